@@ -59,7 +59,7 @@ Result<plan::Attainment> PlacementEvaluator::Confirm(const plan::DistServeUnit& 
       unit.mode == plan::ServingMode::kChunked ? options_.chunk_tokens : options_.batch_tokens;
   InstanceClusterOptions options;
   options.service.dispatch = cluster::DispatchPolicy::kPredictedTime;
-  options.service.slo = {.ttft_s = options_.ttft_s, .tpot_s = options_.tpot_s};
+  options.service.limits = {.ttft_s = options_.ttft_s, .tpot_s = options_.tpot_s};
   if (deployment.kv_bytes_per_s > 0) {
     options.kv_transfer.kv_bytes_per_token = deployment.kv_bytes_per_token;
     options.kv_transfer.bytes_per_s = deployment.kv_bytes_per_s;

@@ -85,8 +85,8 @@ void Recorder::Close(Alive& alive) {
     r.tpot.Add(tpot);
     r.max_gap.Add(alive.longest_gap.seconds());
   }
-  const bool met_ttft = !slo_.ttft_s || ttft <= *slo_.ttft_s;
-  const bool met_tpot = !slo_.tpot_s || tpot <= *slo_.tpot_s;
+  const bool met_ttft = limits_.KeepsTtft(ttft);
+  const bool met_tpot = limits_.KeepsTpot(tpot);
   r.met_ttft += met_ttft;
   r.met_tpot += met_tpot;
   r.met_both += met_ttft && met_tpot;

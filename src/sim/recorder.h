@@ -3,21 +3,15 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "base/clock.h"
+#include "core/latency_limits.h"
 #include "core/output.h"
 #include "sim/quantiles.h"
 #include "sim/workload.h"
 
 namespace millrace::sim {
-
-// Limits that a request meets or misses; an unset limit is always met.
-struct Slo {
-  std::optional<double> ttft_s;
-  std::optional<double> tpot_s;
-};
 
 // All times in seconds.
 struct LatencyReport {
@@ -40,12 +34,17 @@ struct LatencyReport {
     const uint64_t all = requests + refused;
     return all == 0 ? 0 : static_cast<double>(met_both) / static_cast<double>(all);
   }
+  // Whether enough requests met `limits`. REQUIRES: the report was recorded with them.
+  bool Keeps(const LatencyLimits& limits) const {
+    return !limits.any() || attainment() >= limits.share();
+  }
 };
 
 class Recorder {
  public:
   // Outputs before `measure_from` are not reported.
-  explicit Recorder(const Slo& slo, Time measure_from = {}) : slo_(slo), from_(measure_from) {}
+  explicit Recorder(const LatencyLimits& limits, Time measure_from = {})
+      : limits_(limits), from_(measure_from) {}
 
   // The request's id from now on; never reused.
   RequestId Arrived(const SimRequest& request);
@@ -74,7 +73,7 @@ class Recorder {
   };
   void Close(Alive& alive);
 
-  const Slo slo_;
+  const LatencyLimits limits_;
   const Time from_;
   LatencyReport report_;
   std::vector<Alive> alive_;

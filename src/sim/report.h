@@ -47,7 +47,7 @@ struct LinkSummary {
 struct SimReport {
   std::string deployment, cost_from, workload;  // shown to the reader
   std::optional<double> rate;                   // requested rate; none: all at once
-  SloTarget target;
+  LatencyLimits limits;
   LatencyReport latency;  // of all runs together
   std::vector<uint64_t> seeds;
   std::vector<double> attainment;        // per seed
@@ -67,7 +67,7 @@ struct SimReport {
   double output_tokens_per_s() const;
   double total_tokens_per_s() const;
   std::optional<double> usd_per_million_output_tokens() const;
-  bool meets_target() const { return !saturation && target.MetBy(latency); }
+  bool meets_target() const { return !saturation && latency.Keeps(limits); }
   // The first resource to run out: "KV memory of instance 0 (...)", or a statement that none does
   // yet.
   std::string Bottleneck() const;

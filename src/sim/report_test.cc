@@ -23,8 +23,8 @@ ServiceReport RunQueue(double rate, uint64_t requests, uint64_t seed, int output
   instance.scheduler.max_model_len = 512;
   instance.scheduler.max_waiting = 1 << 20;
   instance.scheduler.prefix_caching = false;
-  const Slo slo{.ttft_s = 0.05};
-  auto service = Service::Create({.instances = {instance}, .slo = slo});
+  const LatencyLimits limits{.ttft_s = 0.05};
+  auto service = Service::Create({.instances = {instance}, .limits = limits});
   EXPECT_TRUE(service.ok());
   return (*service)->Run(*NewSynthetic({.requests = requests,
                                         .rate = rate,
@@ -42,7 +42,7 @@ SimReport ReportOf(double rate, uint64_t requests, std::vector<uint64_t> seeds) 
   report.workload = "a stream";
   report.rate = rate;
   report.seeds = std::move(seeds);
-  report.target = {.slo = {.ttft_s = 0.05}, .joint = 0.9};
+  report.limits = {.ttft_s = 0.05, .attainment = 0.9};
   report.usd_per_hour = 3.6;
   Summarize(runs, report);
   return report;

@@ -25,7 +25,7 @@ struct ServiceOptions {
   std::vector<InstanceOptions> instances;
   Duration front_end;  // from arrival to the scheduler, and from output to the client
   cluster::DispatchPolicy dispatch = cluster::DispatchPolicy::kFewestRequests;  // ties: in turn
-  Slo slo;
+  LatencyLimits limits;
   std::optional<Time> stop_at;  // later events do not happen
   uint64_t seed = 0;            // of random dispatch
 };
@@ -71,7 +71,7 @@ class Service {
         dispatcher_({.policy = options.dispatch,
                      .ties = cluster::DispatchTies::kInTurn,
                      .seed = options.seed}),
-        recorder_(options.slo),
+        recorder_(options.limits),
         requests_(HasPrefixCache(options)) {}
   static bool HasPrefixCache(const ServiceOptions& options);
   void Arrive(const SimRequest& request, Time now);

@@ -59,7 +59,7 @@ class Batch {
 
 LatencyReport RunStaticBatching(const StaticBatchingOptions& options, Workload& workload) {
   MR_CHECK(!options.stages.empty() && options.max_batch > 0 && options.micro_batch > 0);
-  Recorder recorder(options.slo);
+  Recorder recorder(options.limits);
   std::optional<SimRequest> next = workload.Next();
   std::deque<SimRequest> queue;
   Time now;

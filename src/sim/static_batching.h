@@ -16,7 +16,7 @@ struct StaticBatchingOptions {
   std::vector<const cost::StepCost*> stages;  // of the pipeline; not owned
   int max_batch = 1;                          // requests taken from the queue at once
   int micro_batch = 1;                        // requests of a pipelined micro-batch
-  Slo slo;
+  LatencyLimits limits;
 };
 
 // Every request is padded to the longest of its micro-batch and computed until the batch ends.

@@ -145,7 +145,7 @@ TEST(Trial, ChunkedIsCloseToTheProductionScheduler) {
                               .prefill = {{&kOpt13b}, kKvTokens},
                               .prefill_batch_tokens = 512},
                              requests, {.ttft_s = 0.3, .tpot_s = 0.1});
-    ServiceOptions options{.slo = {.ttft_s = 0.3, .tpot_s = 0.1}};
+    ServiceOptions options{.limits = {.ttft_s = 0.3, .tpot_s = 0.1}};
     InstanceOptions& instance = options.instances.emplace_back();
     instance.scheduler.num_blocks = kKvTokens / instance.scheduler.block_size;
     instance.scheduler.max_num_seqs = 256;

@@ -19,7 +19,6 @@ namespace {
 using plan::Quantity;
 using plan::YamlMap;
 
-constexpr double kJointDefault = 0.9;
 constexpr int64_t kPrefixesMax = 1'000'000;
 constexpr double kCvMin = 0.03, kCvMax = 30;
 
@@ -252,39 +251,29 @@ class WorkloadReader {
     return map.Error("max", fmt::format("max ({:g}) must be at least mean ({:g})", limit, spec.a));
   }
 
-  // "250 ms", or {p99: 250 ms}.
-  Status ReadLimit(const YamlMap& slo, const char* key, std::optional<double>& limit_s,
-                   std::optional<double>& share) {
+  // A limit is a time that each request must keep, so a percentile is refused.
+  Status ReadLimit(const YamlMap& slo, const char* key, std::optional<double>& limit_s) {
     if (!slo.Has(key)) return OkStatus();
     MR_ASSIGN_OR_RETURN(const YAML::Node node, slo.Need(key));
-    if (node.IsScalar()) {
-      MR_ASSIGN_OR_RETURN(limit_s, slo.AmountIf(key, Quantity::kDuration));
-      return OkStatus();
+    if (!node.IsScalar()) {
+      return slo.Error(key, fmt::format("{} must be one time per request, such as 250 ms; give the "
+                                        "share of requests as attainment, such as 99 %",
+                                        key));
     }
-    MR_ASSIGN_OR_RETURN(const YamlMap map,
-                        YamlMap::Open(node, key, {"p50", "p90", "p95", "p99", "p99.9"}, name_));
-    for (const auto& [name, part] : std::initializer_list<std::pair<const char*, double>>{
-             {"p50", 0.5}, {"p90", 0.9}, {"p95", 0.95}, {"p99", 0.99}, {"p99.9", 0.999}}) {
-      if (!map.Has(name)) continue;
-      if (limit_s) return map.Error(name, fmt::format("{} takes one percentile", key));
-      MR_ASSIGN_OR_RETURN(limit_s, map.AmountIf(name, Quantity::kDuration));
-      share = part;
-    }
-    if (!limit_s) return plan::ErrorAt(name_, node, fmt::format("{} names no percentile", key));
+    MR_ASSIGN_OR_RETURN(limit_s, slo.AmountIf(key, Quantity::kDuration));
     return OkStatus();
   }
 
   Status ReadSlo(const YAML::Node& node) {
     MR_ASSIGN_OR_RETURN(const YamlMap map,
                         YamlMap::Open(node, "slo", {"ttft", "tpot", "attainment"}, name_));
-    SloTarget& target = spec_.target;
-    MR_RETURN_IF_ERROR(ReadLimit(map, "ttft", target.slo.ttft_s, target.ttft_share));
-    MR_RETURN_IF_ERROR(ReadLimit(map, "tpot", target.slo.tpot_s, target.tpot_share));
-    if (target.empty()) {
+    LatencyLimits& limits = spec_.limits;
+    MR_RETURN_IF_ERROR(ReadLimit(map, "ttft", limits.ttft_s));
+    MR_RETURN_IF_ERROR(ReadLimit(map, "tpot", limits.tpot_s));
+    if (!limits.any()) {
       return plan::ErrorAt(name_, node, "slo must limit ttft or tpot, such as {ttft: 250 ms}");
     }
-    MR_ASSIGN_OR_RETURN(target.joint, map.AmountIf("attainment", Quantity::kShare));
-    if (!target.joint && !target.ttft_share && !target.tpot_share) target.joint = kJointDefault;
+    MR_ASSIGN_OR_RETURN(limits.attainment, map.AmountIf("attainment", Quantity::kShare));
     return OkStatus();
   }
 

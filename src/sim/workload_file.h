@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "sim/recorder.h"
+#include "core/latency_limits.h"
 #include "sim/trace.h"
 #include "sim/workload.h"
 
@@ -22,17 +22,6 @@ namespace millrace::sim {
 inline constexpr size_t kWorkloadFileBytesMax = 1 << 20;
 inline constexpr uint64_t kWorkloadRequestsMax = 100'000'000;
 inline constexpr double kWorkloadSecondsMax = 1e9;
-
-// What a good run is: the share of requests that meet both limits and, if given, the share that
-// meet each limit alone ("ttft: {p99: 250 ms}" is a share of 0.99).
-struct SloTarget {
-  Slo slo;
-  std::optional<double> joint;
-  std::optional<double> ttft_share, tpot_share;
-
-  bool empty() const { return !slo.ttft_s && !slo.tpot_s; }
-  bool MetBy(const LatencyReport& report) const;
-};
 
 enum class ArrivalKind {
   kTrace,     // at the trace's times, at its rate or another one
@@ -53,7 +42,7 @@ struct WorkloadSpec {
   std::vector<Lengths> lengths;      // of a trace, for random arrivals
   bool draw_lengths = true;          // draws at random instead of in turn
   SharedPrefixes prefixes;           // of the other kinds
-  SloTarget target;
+  LatencyLimits limits;
 
   // kInvalidArgument, with the numbers, if Make could not use the spec.
   Status Validate() const;

@@ -66,9 +66,9 @@ constexpr char kSynthetic[] =
 
 TEST(WorkloadFile, DrawsWhatTheFileSays) {
   const WorkloadSpec spec = Good(kSynthetic);
-  EXPECT_EQ(spec.target.slo.ttft_s, 0.25);
-  EXPECT_EQ(spec.target.slo.tpot_s, 0.1);
-  EXPECT_DOUBLE_EQ(*spec.target.joint, 0.95);
+  EXPECT_EQ(spec.limits.ttft_s, 0.25);
+  EXPECT_EQ(spec.limits.tpot_s, 0.1);
+  EXPECT_DOUBLE_EQ(*spec.limits.attainment, 0.95);
   EXPECT_EQ(spec.Describe(),
             "20,000 requests, Poisson, 5 req/s, prompt lognormal, mean 1000, sd 500 tokens, output "
             "uniform 1 to 128 tokens");
@@ -134,19 +134,20 @@ TEST(WorkloadFile, ReplaysTracesAtTheirRateOrAnother) {
   EXPECT_EQ(in_turn[3].arrival.ns, 0);
 }
 
-TEST(WorkloadFile, PercentilesAreSharesOfEachAlone) {
-  const auto target = Good("trace: t.csv\nslo: {ttft: {p99: 1 s}, tpot: {p50: 20 ms}}\n").target;
-  EXPECT_EQ(target.slo.ttft_s, 1);
-  EXPECT_EQ(target.ttft_share, 0.99);
-  EXPECT_EQ(target.tpot_share, 0.5);
-  EXPECT_FALSE(target.joint);
+TEST(WorkloadFile, LimitsArePerRequest) {
+  const auto limits = Good("trace: t.csv\nslo: {ttft: 1 s, tpot: 20 ms}\n").limits;
+  EXPECT_EQ(limits.ttft_s, 1);
+  EXPECT_EQ(limits.tpot_s, 0.02);
+  EXPECT_EQ(limits.share(), 0.9);
   LatencyReport report;
   report.requests = 100;
-  report.met_ttft = 99;
-  report.met_tpot = 50;
-  EXPECT_TRUE(target.MetBy(report));
+  report.met_both = 90;
+  EXPECT_TRUE(report.Keeps(limits));
   report.refused = 1;  // a refused request misses every limit
-  EXPECT_FALSE(target.MetBy(report));
+  EXPECT_FALSE(report.Keeps(limits));
+  EXPECT_EQ(Error("trace: t.csv\nslo: {ttft: {p99: 1 s}}\n"),
+            "w.yaml:2:13: ttft must be one time per request, such as 250 ms; give the share of "
+            "requests as attainment, such as 99 %");
 }
 
 TEST(WorkloadFile, ErrorsNameThePlace) {
@@ -182,8 +183,6 @@ TEST(WorkloadFile, ErrorsNameThePlace) {
   EXPECT_EQ(Error("trace: t.csv\nslo: {ttft: 3 mss}\n"),
             "w.yaml:2:13: ttft has the unknown unit 'mss'; known: us, ms, s, min, h; did you mean "
             "ms?");
-  EXPECT_EQ(Error("trace: t.csv\nslo: {ttft: {p99: 1 s, p90: 1 s}}\n"),
-            "w.yaml:2:19: ttft takes one percentile");
   EXPECT_EQ(Error("trase: t.csv\n"),
             "w.yaml:1:1: unknown key 'trase' in a workload; did you mean trace?");
   EXPECT_FALSE(Parse("").ok());

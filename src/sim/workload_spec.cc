@@ -11,11 +11,6 @@
 namespace millrace::sim {
 namespace {
 
-double Share(uint64_t part, const LatencyReport& report) {
-  const uint64_t all = report.requests + report.refused;
-  return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
-}
-
 std::string Describe(const LengthSpec& spec) {
   switch (spec.kind) {
     case LengthSpec::Kind::kFixed: return fmt::format("{:g} tokens", spec.a);
@@ -41,14 +36,6 @@ std::vector<TraceEntry> Chosen(const WorkloadSpec& spec) {
 }
 
 }  // namespace
-
-bool SloTarget::MetBy(const LatencyReport& report) const {
-  const auto enough = [&](std::optional<double> share, uint64_t met) {
-    return !share || Share(met, report) >= *share;
-  };
-  return enough(joint, report.met_both) && enough(ttft_share, report.met_ttft) &&
-         enough(tpot_share, report.met_tpot);
-}
 
 Status WorkloadSpec::Validate() const {
   if (arrivals == ArrivalKind::kTrace) {

@@ -58,7 +58,7 @@ def check_judged_goodput(program, folder):
     # Run the estimate's own choice at the rate that the judged plan keeps: it keeps no more.
     report = run(program, "millrace simulate --plan estimated.yaml --cluster cluster.yaml --model llama-70b "
                  f"--rate {1.2 * judged} --num-requests 400 --input-len 763 --output-len 232 "
-                 "--slo ttft:2000 tpot:300 --json", folder)
+                 "--slo ttft=2s tpot=300ms --json", folder)
     attainment = json.loads(report)["runs"][0]["slo"]["attainment"]
     assert attainment < 0.9, f"the estimate's plan keeps the limits at {1.2 * judged} req/s: {attainment}"
 

@@ -41,7 +41,7 @@ class Simulate(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def test_a_seed_prints_the_same_bytes(self):
-        args = [*OPT, "--rate", "4", "--num-requests", "500", "--slo", "ttft:200", "tpot:100",
+        args = [*OPT, "--rate", "4", "--num-requests", "500", "--slo", "ttft=200ms", "tpot=100ms",
                 "--instances", "2", "--dispatch", "random"]
         files = []
         for name in ("one", "two"):
@@ -71,7 +71,7 @@ class Simulate(unittest.TestCase):
         self.assertIn("SATURATED", text)
 
     def test_goodput_lies_between_kept_and_missed(self):
-        args = [*OPT, "--rate", "1", "--num-requests", "1000", "--slo", "ttft:200", "tpot:100"]
+        args = [*OPT, "--rate", "1", "--num-requests", "1000", "--slo", "ttft=200ms", "tpot=100ms"]
         goodput = run_json(*args, "--goodput", "--seeds", "2")["goodput"]
         self.assertEqual(len(goodput["per_seed"]), 2)
         self.assertGreater(goodput["rate"], 2)
@@ -81,7 +81,7 @@ class Simulate(unittest.TestCase):
         self.assertLess(min(missed), max(kept) * 1.03)
 
     def test_files_of_several_rates(self):
-        run(*OPT, "--rate", "4,1,2", "--num-requests", "300", "--slo", "ttft:200", "--csv",
+        run(*OPT, "--rate", "4,1,2", "--num-requests", "300", "--slo", "ttft=200ms", "--csv",
             str(self.folder / "rates.csv"), "--plot", str(self.folder / "plots"))
         with open(self.folder / "rates.csv", encoding="utf8") as file:
             rows = list(csv.DictReader(file))

@@ -232,6 +232,9 @@ TEST(Metrics, CountsRequestsTokensAndTimes) {
   EXPECT_EQ(json["total_output_tokens"], 6);
   EXPECT_DOUBLE_EQ(json["request_throughput"], 0.75);
   EXPECT_DOUBLE_EQ(json["request_goodput"], 0.25);  // only the third meets both limits
+  EXPECT_DOUBLE_EQ(json["attainment"], 0.25);       // the failed request counts
+  EXPECT_DOUBLE_EQ(json["attainment_wanted"], 0.9);
+  EXPECT_EQ(json["attainment_kept"], false);
   EXPECT_DOUBLE_EQ(json["total_token_throughput"], 9);
   EXPECT_EQ(json["max_concurrent_requests"], 2);
   EXPECT_EQ(json["max_output_tokens_per_s"], 4);
@@ -248,6 +251,7 @@ TEST(Metrics, CountsRequestsTokensAndTimes) {
         "Request rate configured (RPS):           2.00      \n",
         "Maximum request concurrency:             8         \n",
         "Request goodput (req/s):                 0.25      \n",
+        "Requests within the limits (%):          25.00     \n",
         "---------------Time to First Token----------------\n",
         "-----Time per Output Token (excl. 1st token)------\n",
         "P99.9 ITL (ms):", "==================================================\n"}) {

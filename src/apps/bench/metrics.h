@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "core/latency_limits.h"
 
 namespace millrace::apps {
 
@@ -28,13 +29,15 @@ struct Outcome {
   }
 };
 
-// The limits that a request must meet to count as good (DistServe's goodput).
+// The limits that a request must meet to count as good (DistServe's goodput): those of --slo, and
+// the end-to-end latency that vLLM's --goodput also limits.
 struct Goodput {
-  std::optional<double> ttft_ms, tpot_ms, e2el_ms;
-  bool any() const { return ttft_ms || tpot_ms || e2el_ms; }
+  LatencyLimits limits;
+  std::optional<double> e2el_s;
+  bool any() const { return limits.any() || e2el_s; }
   bool Holds(const Outcome& outcome) const;
 };
-// Parses {"ttft:200", "tpot:50"}.
+// Parses {"ttft:200", "tpot:50"}, in milliseconds.
 Result<Goodput> ParseGoodput(const std::vector<std::string>& pairs);
 
 struct ReportOptions {

@@ -16,6 +16,7 @@
 #include "apps/commands/workload_flags.h"
 #include "apps/common/progress.h"
 #include "apps/common/signals.h"
+#include "apps/common/slo_option.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -40,7 +41,8 @@ struct BenchServeFlags {
   std::optional<int> max_concurrency;
   bool ignore_eos = false;
   int num_warmups = 0;
-  std::vector<std::string> goodput;
+  LatencyLimits slo;
+  Goodput goodput;  // the same limits in vLLM's syntax
   std::string percentile_metrics = "ttft,tpot,itl", metric_percentiles = "99";
   bool save_result = false, save_detailed = false, disable_progress = false;
   std::string result_dir, result_filename;
@@ -67,6 +69,10 @@ Status Validate(const BenchServeFlags& flags) {
     return InvalidArgument(
         "a chat needs texts, but this workload has token ids; use --endpoint /v1/completions, or "
         "--dataset-name custom");
+  }
+  if (flags.given.contains("slo")) {
+    MR_RETURN_IF_ERROR(RefuseGiven(flags.given, {"goodput"}, "has the limits of --slo; give one"));
+    MR_RETURN_IF_ERROR(CompleteSlo(flags.slo, {}).status());
   }
   if (flags.save_result) return OkStatus();
   return RefuseGiven(flags.given, {"save-detailed", "result-dir", "result-filename"},
@@ -217,7 +223,8 @@ Result<ReportOptions> ReportOptionsFor(const BenchServeFlags& flags) {
   options.max_concurrency = flags.max_concurrency;
   options.request_rate = flags.workload.request_rate;
   options.orca = flags.workload.dataset == DatasetName::kOrca;
-  MR_ASSIGN_OR_RETURN(options.goodput, ParseGoodput(flags.goodput));
+  options.goodput = flags.goodput;
+  if (flags.slo.any()) options.goodput.limits = flags.slo;
   MR_ASSIGN_OR_RETURN(options.metrics, ParseMetricNames(flags.percentile_metrics));
   MR_ASSIGN_OR_RETURN(options.percentiles, ParsePercentiles(flags.metric_percentiles));
   return options;
@@ -299,14 +306,18 @@ Option CheckedText(const char* name, const char* value_name, std::string* target
 
 void AddReportOptions(Command& command, BenchServeFlags* flags) {
   constexpr char kGroup[] = "Report";
-  Option goodput = TextListOption("goodput", "METRIC:MS", &flags->goodput);
+  Option goodput;
+  goodput.name = "goodput";
+  goodput.value_name = "METRIC:MS";
+  goodput.arity = Arity::kMany;
   goodput.set = [flags](const std::vector<std::string>& values) {
-    MR_RETURN_IF_ERROR(ParseGoodput(values).status());
-    flags->goodput = values;
+    MR_ASSIGN_OR_RETURN(flags->goodput, ParseGoodput(values));
     return OkStatus();
   };
+  command.Add(kGroup, SloOption(&flags->slo), kSloHelp);
   command.Add(kGroup, std::move(goodput),
-              "Count requests that meet these limits, such as ttft:200 tpot:50 e2el:5000");
+              "The limits of --slo as vLLM writes them, in milliseconds and per request, such as "
+              "ttft:200 tpot:50; e2el:5000 limits the end-to-end latency");
   command.Add(
       kGroup,
       CheckedText("percentile-metrics", "LIST", &flags->percentile_metrics, ParseMetricNames),
@@ -344,7 +355,7 @@ std::unique_ptr<Command> MakeBenchServeCommand() {
       {"millrace bench serve --dataset-name orca --num-prompts 200 --request-rate 2 --ignore-eos",
        "the workload of the Orca paper"},
       {"millrace bench serve --dataset-name trace --dataset-path azure.csv --request-rate 1 "
-       "--goodput ttft:500 tpot:100 --save-result",
+       "--slo ttft=500ms tpot=100ms --save-result",
        "a recorded trace at another rate, with goodput, and a JSON file of the result"}};
   auto flags = std::make_shared<BenchServeFlags>();
   AddTargetOptions(*command, flags.get());

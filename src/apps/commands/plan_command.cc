@@ -7,6 +7,7 @@
 #include "apps/cli/parse.h"
 #include "apps/commands/commands.h"
 #include "apps/common/progress.h"
+#include "apps/common/slo_option.h"
 #include "apps/plan/inputs.h"
 #include "apps/plan/report.h"
 #include "apps/simulate/judge.h"
@@ -33,8 +34,7 @@ enum class Objective { kFlow, kGoodput, kCost };
 struct PlannerFlags {
   PlanInputFlags inputs;
   Objective objective = Objective::kFlow;
-  std::vector<std::string> slo_texts;
-  sim::Slo slo;  // of --slo, or else of the workload
+  LatencyLimits slo;  // of --slo
   double time_limit_s = 10;
   int64_t seed = 1;
   std::string warm_start;
@@ -48,11 +48,6 @@ struct Found {
   plan::PlanOutcome outcome;
   std::optional<double> simulated_requests_per_s;
 };
-
-sim::Slo LimitsOf(const PlannerFlags& flags, const PlanInputs& inputs) {
-  return {.ttft_s = flags.slo.ttft_s ? flags.slo.ttft_s : inputs.slo.ttft_s,
-          .tpot_s = flags.slo.tpot_s ? flags.slo.tpot_s : inputs.slo.tpot_s};
-}
 
 // One line on a terminal, which is overwritten. Elsewhere it prints nothing: the summary is enough.
 class SearchLine {
@@ -98,20 +93,6 @@ Result<std::vector<plan::Placement>> WarmStarts(const PlannerFlags& flags, size_
   return std::vector<plan::Placement>{std::move(placement)};
 }
 
-// "ttft=2s" or "tpot=80 ms".
-Status ReadLimit(const std::string& text, sim::Slo& slo) {
-  const size_t equals = text.find('=');
-  const std::string name = text.substr(0, equals);
-  if (equals == std::string::npos || (name != "ttft" && name != "tpot")) {
-    return InvalidArgument(fmt::format(
-        "must be ttft=TIME or tpot=TIME, such as tpot=80ms, got '{}'", Printable(text)));
-  }
-  auto seconds = plan::ParseQuantity(plan::Quantity::kDuration, text.substr(equals + 1));
-  if (!seconds.ok()) return InvalidArgument(name + " " + seconds.status().message());
-  (name == "ttft" ? slo.ttft_s : slo.tpot_s) = *seconds;
-  return OkStatus();
-}
-
 // The lowest mean TPOT at which `candidate` still answers requests, with its TTFT there.
 plan::GoodputEstimate AlmostIdleEstimate(plan::GoodputProblem& problem,
                                          const plan::Candidate& candidate) {
@@ -152,7 +133,7 @@ Result<Found> SearchGoodput(const PlannerFlags& flags, const PlanInputs& inputs,
         "nothing about latency");
   }
   plan::GoodputProblem problem = *inputs.goodput;
-  const sim::Slo limits = LimitsOf(flags, inputs);
+  const LatencyLimits& limits = inputs.limits;
   problem.ttft_s = limits.ttft_s;
   problem.tpot_s = limits.tpot_s;
   const Time begin = clock.Now();
@@ -214,7 +195,7 @@ Result<Found> Search(const PlannerFlags& flags, const PlanInputs& inputs,
 std::string EstimateText(const PlannerFlags& flags, const PlanInputs& inputs,
                          const plan::Placement& placement, const plan::PlacementFlow& flow) {
   plan::GoodputProblem problem = *inputs.goodput;
-  const sim::Slo limits = LimitsOf(flags, inputs);
+  const LatencyLimits& limits = inputs.limits;
   problem.ttft_s = limits.ttft_s;
   problem.tpot_s = limits.tpot_s;
   const auto estimate = EstimateAlong(problem, placement, flow.edges);
@@ -225,17 +206,18 @@ std::string EstimateText(const PlannerFlags& flags, const PlanInputs& inputs,
 }
 
 std::string SimulatedText(const PlannerFlags& flags, const PlanInputs& inputs, double rate) {
-  const sim::Slo limits = LimitsOf(flags, inputs);
-  if (!limits.ttft_s && !limits.tpot_s) {
+  const LatencyLimits& limits = inputs.limits;
+  if (!limits.any()) {
     return fmt::format("simulated: {:.3g} req/s answered when all come at once\n", rate);
   }
   return fmt::format("simulated: {:.3g} req/s with {:.0f} % of the requests within the limits{}\n",
-                     rate, 100 * kJudgedAttainment,
+                     rate, 100 * limits.share(),
                      rate > 0 ? "" : "; the estimate uses means, the simulation each request");
 }
 
 Status RunPlan(const PlannerFlags& flags) {
-  MR_ASSIGN_OR_RETURN(const PlanInputs inputs, LoadPlanInputs(flags.inputs));
+  MR_ASSIGN_OR_RETURN(PlanInputs inputs, LoadPlanInputs(flags.inputs));
+  MR_ASSIGN_OR_RETURN(inputs.limits, CompleteSlo(flags.slo, inputs.limits));
   plan::PlanOptions options;
   MR_ASSIGN_OR_RETURN(options.warm_starts, WarmStarts(flags, inputs.cluster.nodes.size()));
   const SteadyClock clock;
@@ -300,14 +282,10 @@ std::unique_ptr<Command> MakePlanCommand() {
                "flow: the most tokens per second; goodput: the most requests per second that meet "
                "--slo, chosen by an estimate and then by simulation; cost: the lowest price per "
                "hour that carries the rate of --workload");
-  Option slo = TextListOption("slo", "LIMIT", &flags->slo_texts);
-  slo.set = [flags](const std::vector<std::string>& values) {
-    for (const std::string& value : values) MR_RETURN_IF_ERROR(ReadLimit(value, flags->slo));
-    return OkStatus();
-  };
-  command->Add(kSearch, std::move(slo),
-               "Limits on the mean for --objective goodput, such as ttft=2s tpot=80ms [default: "
-               "those of --workload]");
+  command->Add(kSearch, SloOption(&flags->slo),
+               std::string(kSloHelp) +
+                   ". The simulation judges so; the estimate takes the limits as limits on the "
+                   "mean. Replaces the limits of --workload that it names");
   command->Add(kSearch,
                RealOption("time-limit", "SECONDS", &flags->time_limit_s, 0.1, kTimeLimitMaxS),
                "Stop the search after this time, or earlier if the plan is proved optimal");

@@ -96,11 +96,8 @@ std::string GoodputText(const sim::Goodput& found, const sim::WorkloadSpec& work
     text += fmt::format(" [{:.4g}, {:.4g}] over {} seeds", std::max(found.rate.low, 0.0),
                         found.rate.high, seeds);
   }
-  if (workload.target.joint) {
-    text += fmt::format(" with {:.4g} % of the requests within all limits",
-                        *workload.target.joint * 100);
-  }
-  text += fmt::format(", {} runs\n", found.trials.size());
+  text += fmt::format(" with {:.4g} % of the requests within all limits, {} runs\n",
+                      workload.limits.share() * 100, found.trials.size());
   if (found.unbounded) text += "Every rate tried meets the limits.\n";
   return text;
 }
@@ -227,9 +224,9 @@ Status RunSimulate(const SimulateFlags& given) {
   }
   flags.deployment.prefix_caching = flags.prefix_caching && workload.SharesPrefixes();
   MR_ASSIGN_OR_RETURN(const Deployment deployment, MakeDeployment(flags.deployment));
-  if (flags.goodput && workload.target.empty()) {
+  if (flags.goodput && !workload.limits.any()) {
     return InvalidArgument(
-        "--goodput needs limits: --slo ttft:250 tpot:100, or slo in the workload");
+        "--goodput needs limits: --slo ttft=250ms tpot=100ms, or slo in the workload");
   }
   if (flags.goodput && !workload.MeanRate()) {
     return InvalidArgument("--goodput needs a workload with a rate");
@@ -321,7 +318,7 @@ std::unique_ptr<Command> MakeSimulateCommand() {
   command->log_level = "warning";
   command->examples = {
       {"millrace simulate --model llama-13b --device a100-80gb --rate 4 --input-len 512 "
-       "--output-len 128 --slo ttft:250 tpot:100",
+       "--output-len 128 --slo ttft=250ms tpot=100ms",
        "one device, 10,000 requests of a Poisson stream"},
       {"millrace simulate --model opt-13b --distserve-profile profile.json --workload chat.yaml "
        "--goodput --seeds 5",

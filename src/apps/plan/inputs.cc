@@ -150,7 +150,7 @@ Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags) {
     MR_ASSIGN_OR_RETURN(const sim::WorkloadSpec workload, ReadWorkload(flags.workload));
     mix = MeanLengths(workload);
     inputs.requests_per_s = workload.MeanRate();
-    inputs.slo = workload.target.slo;
+    inputs.limits = workload.limits;
     inputs.workload = workload;
   }
   MR_ASSIGN_OR_RETURN(inputs.costs, NodeCosts::Load(flags.node_profiles, cluster, model.spec));

@@ -36,7 +36,7 @@ struct PlanInputs {
   plan::TokenBytes token_bytes;
   double request_tokens = 0;             // mean prompt and output of a request
   std::optional<double> requests_per_s;  // of --workload
-  sim::Slo slo;                          // of --workload
+  LatencyLimits limits;                  // of --workload
   std::optional<sim::WorkloadSpec> workload;
   ModelSpec spec;          // unset if the rates come from a table
   NodeCosts costs;         // unset if the rates come from a table

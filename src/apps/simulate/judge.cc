@@ -16,26 +16,26 @@ constexpr uint64_t kSeed = 1;
 
 class Judge {
  public:
-  Judge(const PlanInputs& inputs, const sim::Slo& slo, std::function<bool()> out_of_time)
+  Judge(const PlanInputs& inputs, const LatencyLimits& limits, std::function<bool()> out_of_time)
       : inputs_(inputs),
-        slo_(slo),
+        limits_(limits),
         out_of_time_(std::move(out_of_time)),
         workload_(WorkloadOf(inputs)) {}
 
   Result<double> Score(const Plan& plan, const plan::JudgeHints& hints) const {
     const double hint = hints.most_estimated;
-    if (!slo_.ttft_s && !slo_.tpot_s) return Throughput(plan, hint);
+    if (!limits_.any()) return Throughput(plan, hint);
     double low = hints.best_score, high = std::max(low, kBeyondHint * hint);
     if (low > 0) {  // a single run rejects most candidates that are not better
       MR_ASSIGN_OR_RETURN(const sim::ClusterReport report, Run(plan, workload_, low));
-      if (report.latency.attainment() < kJudgedAttainment) {
+      if (!report.latency.Keeps(limits_)) {
         return FailedPrecondition("not better than the best so far");
       }
     }
     for (int i = 0; i < kBisections; ++i) {
       const double rate = (low + high) / 2;
       MR_ASSIGN_OR_RETURN(const sim::ClusterReport report, Run(plan, workload_, rate));
-      (report.latency.attainment() >= kJudgedAttainment ? low : high) = rate;
+      (report.latency.Keeps(limits_) ? low : high) = rate;
     }
     return low;
   }
@@ -79,23 +79,23 @@ class Judge {
     MR_ASSIGN_OR_RETURN(const Deployment deployment,
                         DeployPlan(plan, inputs_.cluster, inputs_.spec, inputs_.costs, flags));
     sim::ClusterSimOptions options = deployment.plan->options;  // its machines are `deployment`'s
-    options.slo = slo_;
+    options.limits = limits_;
     MR_ASSIGN_OR_RETURN(const auto cluster, sim::ClusterSim::Create(std::move(options)));
     const auto requests = workload.Make(kSeed, rate);
     return cluster->Run(*requests);
   }
 
   const PlanInputs& inputs_;
-  const sim::Slo slo_;
+  const LatencyLimits limits_;
   const std::function<bool()> out_of_time_;
   const sim::WorkloadSpec workload_;
 };
 
 }  // namespace
 
-plan::Evaluator SimulatedGoodput(const PlanInputs& inputs, const sim::Slo& slo,
+plan::Evaluator SimulatedGoodput(const PlanInputs& inputs, const LatencyLimits& limits,
                                  std::function<bool()> out_of_time) {
-  return [judge = Judge(inputs, slo, std::move(out_of_time))](
+  return [judge = Judge(inputs, limits, std::move(out_of_time))](
              const Plan& plan, const plan::JudgeHints& hints) { return judge.Score(plan, hints); };
 }
 

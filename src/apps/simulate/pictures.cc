@@ -18,9 +18,9 @@ std::string LatencyCdf(const sim::SimReport& report) {
                             .y_label = "share",
                             .log_x = true,
                             .y_max = 1};
-  const sim::Slo& slo = report.target.slo;
-  if (slo.ttft_s) options.vertical.emplace_back("TTFT limit", *slo.ttft_s * 1e3);
-  if (slo.tpot_s) options.vertical.emplace_back("TPOT limit", *slo.tpot_s * 1e3);
+  const LatencyLimits& limits = report.limits;
+  if (limits.ttft_s) options.vertical.emplace_back("TTFT limit", *limits.ttft_s * 1e3);
+  if (limits.tpot_s) options.vertical.emplace_back("TPOT limit", *limits.tpot_s * 1e3);
   std::vector<sim::Series> series;
   for (const auto& [name, values] :
        {std::pair("TTFT", &report.latency.ttft), std::pair("TPOT", &report.latency.tpot),
@@ -59,9 +59,7 @@ std::string AttainmentRate(const std::vector<sim::SimReport>& reports) {
                             .y_label = "share",
                             .y_max = 1.02,
                             .dots = true};
-  if (const auto wanted = reports.front().target.joint) {
-    options.horizontal.emplace_back("wanted", *wanted);
-  }
+  options.horizontal.emplace_back("wanted", reports.front().limits.share());
   return sim::LineChart(options, series);
 }
 
@@ -100,7 +98,7 @@ Result<std::vector<std::string>> WritePictures(const Pictures& pictures,
   }
   if (pictures.reports.size() > 1) {
     files.emplace_back("latency_rate.svg", LatencyRate(pictures.reports));
-    if (!pictures.reports.front().target.empty()) {
+    if (pictures.reports.front().limits.any()) {
       files.emplace_back("attainment_rate.svg", AttainmentRate(pictures.reports));
     }
   }

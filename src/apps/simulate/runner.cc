@@ -28,7 +28,7 @@ sim::ServiceOptions Runner::OptionsOf(uint64_t seed) const {
   }
   options.front_end = deployment_.front_end;
   options.dispatch = options_.dispatch;
-  options.slo = workload_.target.slo;
+  options.limits = workload_.limits;
   options.seed = seed;
   return options;
 }
@@ -85,7 +85,7 @@ sim::ServiceReport Runner::RunStatic(sim::Workload& requests) const {
   options.stages = deployment_.instance.stages;
   options.max_batch = scheduler.max_num_seqs;
   options.micro_batch = (scheduler.max_num_seqs + stages - 1) / stages;
-  options.slo = workload_.target.slo;
+  options.limits = workload_.limits;
   sim::ServiceReport report;
   report.latency = sim::RunStaticBatching(options, requests);
   report.simulated_s = report.latency.seconds();
@@ -95,7 +95,7 @@ sim::ServiceReport Runner::RunStatic(sim::Workload& requests) const {
 // In the report, each stage of the plan appears as an instance with one stage.
 Result<sim::ServiceReport> Runner::RunPlan(sim::Workload& requests, sim::Timeline* timeline) {
   sim::ClusterSimOptions options = deployment_.plan->options;
-  options.slo = workload_.target.slo;
+  options.limits = workload_.limits;
   MR_ASSIGN_OR_RETURN(const auto cluster_sim, sim::ClusterSim::Create(std::move(options)));
   if (timeline != nullptr) {
     timeline->SetNames(StageNames());
@@ -176,7 +176,7 @@ Result<sim::SimReport> Runner::Run(std::optional<double> rate, sim::Timeline* ti
   if (rate) shown.rate = rate;
   report.workload = shown.Describe();
   report.rate = shown.MeanRate();
-  report.target = workload_.target;
+  report.limits = workload_.limits;
   report.usd_per_hour = deployment_.usd_per_hour;
   sim::Summarize(runs, report);
   if (report.membership && report.usd_per_hour && report.simulated_s > 0) {
@@ -203,7 +203,7 @@ Result<sim::Goodput> Runner::FindGoodput(double tolerance) {
         .rate = rate,
         .seed = seed,
         .attainment = run.latency.attainment(),
-        .kept = workload_.target.MetBy(run.latency) && !sim::FindSaturation(run.load)};
+        .kept = run.latency.Keeps(workload_.limits) && !sim::FindSaturation(run.load)};
   });
 }
 

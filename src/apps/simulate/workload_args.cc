@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "apps/bench/metrics.h"
+#include "apps/common/slo_option.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -15,7 +15,6 @@ namespace {
 constexpr char kGroup[] = "Workload";
 constexpr double kRateMin = 1e-6, kRateMax = 1e6;
 constexpr size_t kRatesMax = 64;
-constexpr double kAttainment = 0.9;
 constexpr uint64_t kRequestsDefault = 10'000;
 
 Status SetRates(const std::string& text, std::vector<double>* rates) {
@@ -33,13 +32,6 @@ Status SetRates(const std::string& text, std::vector<double>* rates) {
     at = end + 1;
   }
   *rates = std::move(read);
-  return OkStatus();
-}
-
-Status SetSlo(const std::vector<std::string>& pairs, std::vector<std::string>* slo) {
-  MR_ASSIGN_OR_RETURN(const Goodput limits, ParseGoodput(pairs));
-  if (limits.e2el_ms) return InvalidArgument("takes limits on ttft and tpot, got 'e2el'");
-  *slo = pairs;
   return OkStatus();
 }
 
@@ -75,11 +67,7 @@ Status ReplaceByFlags(const WorkloadArgs& args, sim::WorkloadSpec& spec) {
     spec.arrivals = sim::ArrivalKind::kGamma;
     spec.cv = *args.cv;
   }
-  MR_ASSIGN_OR_RETURN(const Goodput limits, ParseGoodput(args.slo));
-  if (limits.ttft_ms) spec.target.slo.ttft_s = *limits.ttft_ms / 1e3;
-  if (limits.tpot_ms) spec.target.slo.tpot_s = *limits.tpot_ms / 1e3;
-  if (args.attainment_percent) spec.target.joint = *args.attainment_percent / 100;
-  if (!args.slo.empty() && !spec.target.joint) spec.target.joint = kAttainment;
+  MR_ASSIGN_OR_RETURN(spec.limits, CompleteSlo(args.slo, spec.limits));
   return OkStatus();
 }
 
@@ -117,11 +105,12 @@ void AddWorkloadArgs(Command& command, WorkloadArgs* args) {
       "Number of requests; of a trace, the first ones [default: the file's, or 10000]");
   command.Add(kGroup, RealOption("arrival-cv", "X", &args->cv, 0.03, 30),
               "Standard deviation of the arrival gaps over their mean; 1 is a Poisson process");
-  Option slo = TextListOption("slo", "METRIC:MS", &args->slo);
-  slo.set = [args](const std::vector<std::string>& values) { return SetSlo(values, &args->slo); };
-  command.Add(kGroup, std::move(slo), "Limits that a request must meet, such as ttft:250 tpot:100");
-  command.Add(kGroup, RealOption("attainment", "PERCENT", &args->attainment_percent, 0, 100),
-              "Share of the requests that must meet all limits [default: the file's, or 90]");
+  command.Add(kGroup, SloOption(&args->slo),
+              std::string(kSloHelp) + ". Replaces the limits of the file that it names");
+  command.Add(
+      kGroup,
+      RefusedOption("attainment", "write it into --slo, such as --slo ttft=250ms attainment=95%"),
+      "");
 }
 
 Status ValidateWorkloadArgs(const WorkloadArgs& args) {

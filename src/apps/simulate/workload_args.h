@@ -18,8 +18,7 @@ struct WorkloadArgs {
   std::optional<int> input_len, output_len;
   std::optional<int64_t> requests;
   std::optional<double> cv;
-  std::vector<std::string> slo;
-  std::optional<double> attainment_percent;
+  LatencyLimits slo;
 };
 
 // Options bound to `args`, which must outlive the command.

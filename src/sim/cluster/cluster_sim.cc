@@ -94,7 +94,7 @@ ClusterSim::ClusterSim(ClusterSimOptions options, std::vector<std::string> names
       now_(kStartAt),
       processes_(options_.plan.stages.size()),
       names_(std::move(names)),
-      recorder_(options_.slo, options_.measure_from),
+      recorder_(options_.limits, options_.measure_from),
       requests_(options_.controller.scheduler.prefix_caching),
       apart_(std::ranges::any_of(options_.plan.stages,
                                  [](const StagePlan& s) { return s.role == StageRole::kPrefill; })),

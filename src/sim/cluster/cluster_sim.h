@@ -56,7 +56,7 @@ struct ClusterSimOptions {
   cluster::ControllerOptions controller;
   ControllerOverhead overhead;
   Duration front_end;  // from arrival to the controller
-  Slo slo;
+  LatencyLimits limits;
   Time measure_from;            // earlier events are not reported
   std::optional<Time> stop_at;  // later events do not happen
   // Ordered by time; an instance is a node of the cluster. Empty: all nodes are always present.

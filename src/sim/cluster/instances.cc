@@ -70,7 +70,7 @@ ClusterSimOptions InstanceCluster::OptionsOf(const InstanceClusterOptions& optio
   out.kv_bytes_per_token_layer = kv.kv_bytes_per_token / num_layers_;
   out.overhead = OverheadOf(first);
   out.front_end = service.front_end;
-  out.slo = service.slo;
+  out.limits = service.limits;
   out.stop_at = service.stop_at;
   out.membership = options.membership;
   out.on_notice = options.on_notice;
