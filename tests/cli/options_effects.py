@@ -275,6 +275,11 @@ def stages(server, value):
     same(len({json.dumps(held) for held in layers(server).values()}), int(value))
 
 
+def pipelines(role, server, value):
+    wait_until(lambda: sum(p["role"] == role for p in server.status()["pipelines"]) == int(value),
+               f"{value} {role} pipelines")
+
+
 def ranks(server, value):
     same([w["ranks"] for w in server.status()["workers"]], [int(value)] * int(value))
 

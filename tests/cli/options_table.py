@@ -158,7 +158,21 @@ def swap(kind, at):
     return rows
 
 
-GROUPS = {"front": front, "sizes": sizes, "memory": memory, "swap": swap}
+def apart(kind, _):
+    return {} if kind == "serve" else {
+        "--prefill-workers": Row("1", functools.partial(effects.pipelines, "prefill")),
+        "--decode-workers": Row("2", functools.partial(effects.pipelines, "decode"))}
+
+
+def replicas(kind, _):
+    return {} if kind == "serve" else {
+        "--data-parallel-size": Row("3", functools.partial(effects.pipelines, "both"))}
+
+
+GROUPS = {"front": front, "sizes": sizes, "memory": memory, "swap": swap, "apart": apart,
+          "replicas": replicas}
+# These have no row for `serve`.
+OF_CLUSTERS = {"apart", "replicas"}
 
 # What else a start is given: it makes an effect visible, and another start has its row.
 BESIDE = {"memory": ["--step-log", "steps.jsonl"],
@@ -166,7 +180,7 @@ BESIDE = {"memory": ["--step-log", "steps.jsonl"],
                    "steps.jsonl"]}
 # Workers of `serve --cluster`: how many, and their options.
 WORKERS = {"front": (1, []), "sizes": (2, []), "memory": (2, ["--kv-cache-memory", "2MiB"]),
-           "swap": (2, [])}
+           "swap": (2, []), "apart": (3, []), "replicas": (3, [])}
 
 # Refused by the command, with a sentence that has these words.
 REFUSED = {
@@ -182,6 +196,9 @@ REFUSED = {
         "--plan": ("plan.yaml", "use `millrace up`"),
         "--fixed-layout": ("true", "use `millrace up`"),
         "--dispatch": ("random", "use `millrace up`"),
+        "--prefill-workers": ("1", "use `millrace up`"),
+        "--decode-workers": ("1", "use `millrace up`"),
+        "--data-parallel-size": ("2", "use `millrace up`"),
         "--pipeline-parallel-size": ("2", "use `millrace up`"),
         "--tensor-parallel-size": ("2", "use `millrace up`"),
     },

@@ -17,8 +17,8 @@ import unittest
 import options_effects as effects
 from options_harness import (MODEL, ROOT, Process, Running, count_syncs, free_port,
                              options_in_help, run, wait_until)
-from options_table import (BESIDE, BRANCHING, ELSEWHERE, GROUPS, KINDS, REFUSED, WORKER_ALONE, WORKERS, Files,
-                           option_of, words_of, workers)
+from options_table import (BESIDE, BRANCHING, ELSEWHERE, GROUPS, KINDS, OF_CLUSTERS, REFUSED,
+                           WORKER_ALONE, WORKERS, Files, option_of, words_of, workers)
 
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
 class EveryOption(unittest.TestCase):
@@ -86,6 +86,11 @@ class Refusals(unittest.TestCase):
                  "leave out --pipeline-parallel-size"),
                 ("up --plan plan.yaml --tensor-parallel-size 2",
                  "leave out --tensor-parallel-size"),
+                ("up --plan plan.yaml --prefill-workers 1", "leave out --prefill-workers"),
+                ("up --plan plan.yaml --data-parallel-size 2", "leave out --data-parallel-size"),
+                ("up --prefill-workers 1", "needs --decode-workers: give both"),
+                ("up --prefill-workers 1 --decode-workers 1 --data-parallel-size 2",
+                 "leave it out with --prefill-workers"),
                 ("serve --cluster sqlite:s --listen 127.0.0.1:0 --token t --tls-dir . --insecure",
                  "leave one out"),
                 ("serve --cluster sqlite:s --listen 127.0.0.1:0 --etcd-tls-dir .",
@@ -304,6 +309,8 @@ class Worker(unittest.TestCase):
 
 for _kind in KINDS:
     for _group in GROUPS:
+        if _kind == "serve" and _group in OF_CLUSTERS:
+            continue
         setattr(Effects, f"test_{_group}_of_{_kind.replace(' --', '_')}",
                 lambda self, k=_kind, g=_group: self.check_group(k, g))
 

@@ -191,7 +191,7 @@ void LayoutTest::Start(std::optional<Plan> plan, int automatic_stages) {
   c.num_layers = kLayers;
   c.scheduler = scheduler_;
   c.plan = std::move(plan);
-  c.stages = automatic_stages;
+  c.shape.stages = automatic_stages;
   c.silent_limit = c.stuck_limit = Duration::Seconds(20);  // cores are shared: slow is not dead
   c.replace_limit = Duration::Seconds(0.1);
   c.secret = 99;

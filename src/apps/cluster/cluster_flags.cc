@@ -16,9 +16,21 @@
 namespace millrace::apps {
 namespace {
 
-constexpr int kStagesMax = 256;
+constexpr int kStagesMax = 256, kWorkersMax = 256;
 constexpr size_t kPlanBytesMax = 8'000'000;
 constexpr std::string_view kEmbeddedStore = "sqlite:";
+constexpr char kPrefillFlag[] = "--prefill-workers", kDecodeFlag[] = "--decode-workers";
+
+// How many pipelines of the shape's size that many workers are.
+Result<int> PipelinesOf(const cluster::LayoutShape& shape, const char* flag, int workers) {
+  const int each = shape.stages * shape.tensor_parallel;
+  if (workers % each == 0) return workers / each;
+  return InvalidArgument(fmt::format(
+      "{} {} is not a multiple of {}, the workers of a pipeline (--pipeline-parallel-size {} x "
+      "--tensor-parallel-size {}); give {} or {}",
+      flag, workers, each, shape.stages, shape.tensor_parallel, std::max(1, workers / each) * each,
+      (workers / each + 1) * each));
+}
 
 }  // namespace
 
@@ -67,6 +79,16 @@ void AddLayoutOptions(Command& command, ControllerFlags* flags, const std::strin
       "Number of stages that the layers are split into, evenly; fewer if there are fewer workers");
   command.Add(kGroup, IntOption("tensor-parallel-size", "N", &flags->tensor_parallel, 1, 8),
               "Workers that share each layer: 1, 2, 4 or 8");
+  command.Add(kGroup, IntOption("prefill-workers", "N", &flags->prefill_workers, 1, kWorkersMax),
+              "Workers that compute prompts and hand their KV over to those of --decode-workers; "
+              "a pipeline has --pipeline-parallel-size times --tensor-parallel-size of them, 1 if "
+              "neither is given");
+  command.Add(kGroup, IntOption("decode-workers", "N", &flags->decode_workers, 1, kWorkersMax),
+              "Workers that generate the answers, likewise; with too few workers, one pipeline "
+              "does both");
+  command.Add(kGroup, IntOption("data-parallel-size", "N", &flags->replicas, 1, kWorkersMax),
+              "Number of equal pipelines, each with the whole model; fewer if there are fewer "
+              "workers");
   Option plan = TextOption("plan", "FILE", &flags->plan_file);
   plan.kind = ValueKind::kFile;
   command.Add(kGroup, std::move(plan),
@@ -101,10 +123,38 @@ void AddJournalOptions(Command& command, ControllerFlags* flags,
       "the machine and not only of the process");
 }
 
+Result<cluster::LayoutShape> ShapeOf(const ControllerFlags& flags) {
+  const int tp = flags.tensor_parallel;
+  if (tp != 1 && tp != 2 && tp != 4 && tp != 8) {
+    return InvalidArgument(fmt::format("--tensor-parallel-size must be 1, 2, 4 or 8, got {}", tp));
+  }
+  cluster::LayoutShape shape{.replicas = flags.replicas.value_or(1),
+                             .stages = flags.stages.value_or(1),
+                             .tensor_parallel = tp};
+  if (!flags.prefill_workers && !flags.decode_workers) return shape;
+  if (!flags.prefill_workers || !flags.decode_workers) {
+    return InvalidArgument(fmt::format("{0} needs {1}: give both",
+                                       flags.prefill_workers ? kPrefillFlag : kDecodeFlag,
+                                       flags.prefill_workers ? kDecodeFlag : kPrefillFlag));
+  }
+  if (flags.replicas) {
+    return InvalidArgument(
+        fmt::format("--data-parallel-size is the number of pipelines that do prefill and decode; "
+                    "leave it out with {}",
+                    kPrefillFlag));
+  }
+  MR_ASSIGN_OR_RETURN(shape.prefill, PipelinesOf(shape, kPrefillFlag, *flags.prefill_workers));
+  MR_ASSIGN_OR_RETURN(shape.decode, PipelinesOf(shape, kDecodeFlag, *flags.decode_workers));
+  return shape;
+}
+
 Status ValidateLayout(const ControllerFlags& flags) {
-  if (flags.plan_file.empty()) return OkStatus();
+  if (flags.plan_file.empty()) return ShapeOf(flags).status();
   const char* flag = flags.stages                ? "--pipeline-parallel-size"
                      : flags.tensor_parallel > 1 ? "--tensor-parallel-size"
+                     : flags.prefill_workers     ? kPrefillFlag
+                     : flags.decode_workers      ? kDecodeFlag
+                     : flags.replicas            ? "--data-parallel-size"
                                                  : nullptr;
   if (flag == nullptr) return OkStatus();
   return InvalidArgument(
@@ -144,16 +194,13 @@ std::optional<cluster::JournalOptions> ReadJournal(const ControllerFlags& flags,
 }
 
 Status ReadLayout(const ControllerFlags& flags, ClusterFlags* cluster) {
-  cluster->stages = flags.stages.value_or(1);
-  cluster->tensor_parallel = flags.tensor_parallel;
+  MR_ASSIGN_OR_RETURN(cluster->shape, ShapeOf(flags));
   cluster->elastic = !flags.fixed;
   cluster->dispatch = flags.dispatch;
-  const int tp = flags.tensor_parallel;
-  if (tp != 1 && tp != 2 && tp != 4 && tp != 8) {
-    return InvalidArgument(
-        fmt::format("--tensor-parallel-size must be 1, 2, 4 or 8, got {}", flags.tensor_parallel));
-  }
-  cluster->layout = fmt::format("{} x {}", cluster->stages, flags.tensor_parallel);
+  const cluster::LayoutShape& shape = cluster->shape;
+  cluster->layout = shape.pipelines() == 1
+                        ? fmt::format("{} x {}", shape.stages, shape.tensor_parallel)
+                        : cluster::Describe(shape);
   if (flags.plan_file.empty()) return OkStatus();
   MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.plan_file, kPlanBytesMax));
   cluster->layout = text;

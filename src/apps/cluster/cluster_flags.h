@@ -9,6 +9,7 @@
 #include "apps/cluster/cluster_model.h"
 #include "base/status.h"
 #include "cluster/control/dispatch.h"
+#include "cluster/control/layout_shape.h"
 #include "cluster/journal/journal.h"
 #include "cluster/link/link_security.h"
 
@@ -29,6 +30,7 @@ struct ControllerFlags {
   std::string listen, plan_file;
   std::optional<int> stages;  // none: the command's default
   int tensor_parallel = 1;
+  std::optional<int> prefill_workers, decode_workers, replicas;
   bool fixed = false;
   std::optional<cluster::DispatchPolicy> dispatch;  // none: replicas share requests by flow
   std::string journal;
@@ -36,7 +38,9 @@ struct ControllerFlags {
 };
 // `default_stages`: the default of --pipeline-parallel-size in --help.
 void AddLayoutOptions(Command& command, ControllerFlags* flags, const std::string& default_stages);
-// Refuses layout options beside a plan, which already determines the layout.
+// The automatic layout that the flags ask for. kInvalidArgument: they contradict each other.
+Result<cluster::LayoutShape> ShapeOf(const ControllerFlags& flags);
+// Refuses layout options that contradict each other or a plan, which already determines the layout.
 Status ValidateLayout(const ControllerFlags& flags);
 // `default_folder`: the default of --journal in --help.
 void AddJournalOptions(Command& command, ControllerFlags* flags, const std::string& default_folder);

@@ -56,8 +56,7 @@ Result<std::unique_ptr<cluster::RequestJournal>> OpenJournal(const cluster::Jour
 // Adds to the scheduler's options the term, the layout and the secret.
 void SetLayout(const ClusterFlags& cluster, cluster::ControllerOptions& options) {
   options.term = cluster.term;
-  options.stages = cluster.stages;
-  options.tensor_parallel = cluster.tensor_parallel;
+  options.shape = cluster.shape;
   options.elastic = cluster.elastic;
   options.plan = cluster.plan;
   options.node_names = cluster.node_names;

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cluster/control/dispatch.h"
+#include "cluster/control/layout_shape.h"
 #include "cluster/journal/journal.h"
 #include "cluster/link/link_security.h"
 #include "cluster/runtime/controller_process.h"
@@ -23,9 +24,8 @@ struct ClusterFlags {
   cluster::LinkSecurity security;
   std::optional<Plan> plan;
   std::vector<std::string> node_names;
-  std::string layout;  // the options or the plan as text; equal texts mean the same layout
-  int stages = 1;      // without a plan
-  int tensor_parallel = 1;
+  std::string layout;          // the options or the plan as text; equal texts mean the same layout
+  cluster::LayoutShape shape;  // without a plan
   bool elastic = true;
   std::optional<cluster::DispatchPolicy> dispatch;  // none: replicas share requests by flow
   Term term{1};

@@ -285,7 +285,7 @@ std::unique_ptr<Command> MakePlanCommand() {
   command->Add(kSearch, SloOption(&flags->slo),
                std::string(kSloHelp) +
                    ". The simulation judges so; the estimate takes the limits as limits on the "
-                   "mean. Replaces the limits of --workload that it names");
+                   "mean. Its limits replace those of --workload");
   command->Add(kSearch,
                RealOption("time-limit", "SECONDS", &flags->time_limit_s, 0.1, kTimeLimitMaxS),
                "Stop the search after this time, or earlier if the plan is proved optimal");

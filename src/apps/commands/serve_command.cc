@@ -56,6 +56,9 @@ Status ValidateAlone(const ServeClusterFlags& flags) {
   const ControllerFlags& c = flags.controller;
   const char* flag = c.stages.value_or(1) > 1      ? "--pipeline-parallel-size"
                      : c.tensor_parallel > 1       ? "--tensor-parallel-size"
+                     : c.prefill_workers           ? "--prefill-workers"
+                     : c.decode_workers            ? "--decode-workers"
+                     : c.replicas                  ? "--data-parallel-size"
                      : !c.plan_file.empty()        ? "--plan"
                      : c.fixed                     ? "--fixed-layout"
                      : c.dispatch                  ? "--dispatch"

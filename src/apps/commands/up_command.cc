@@ -21,14 +21,37 @@
 namespace millrace::apps {
 namespace {
 
-constexpr int kWorkersMax = 256;
+constexpr int kWorkersMax = 256, kWorkersDefault = 2;
 constexpr double kKvMemoryShare = 0.4;  // of what is free, for all workers together
 
 struct UpFlags {
   ServeFlags serve;
   ControllerFlags controller;
-  int workers = 2;
+  std::optional<int> workers;  // none: two, or as many as the layout needs
 };
+
+struct UpLayout {
+  int workers = kWorkersDefault;
+  cluster::LayoutShape shape;
+};
+
+Result<UpLayout> LayoutOf(const UpFlags& flags) {
+  const ControllerFlags& c = flags.controller;
+  UpLayout layout;
+  if (!c.plan_file.empty()) {
+    layout.workers = flags.workers.value_or(kWorkersDefault);
+    return layout;
+  }
+  MR_ASSIGN_OR_RETURN(layout.shape, ShapeOf(c));
+  layout.workers = flags.workers.value_or(std::max(kWorkersDefault, layout.shape.workers()));
+  if (!c.stages && !c.prefill_workers && !c.replicas) {  // one stage per worker
+    layout.shape.stages = std::max(1, layout.workers / c.tensor_parallel);
+  }
+  if (layout.shape.workers() <= layout.workers) return layout;
+  return InvalidArgument(
+      fmt::format("{} need {} workers; --workers is {}: raise it, or leave it out",
+                  Describe(layout.shape), layout.shape.workers(), layout.workers));
+}
 
 Result<std::string> NewToken() {
   uint8_t bytes[32];
@@ -65,27 +88,27 @@ class TokenFolder {
 };
 
 // KV memory of each worker. For a given number of blocks, enough for all layers of each block.
-int64_t KvBytesOfEach(const UpFlags& flags, const LocalModel& model) {
+int64_t KvBytesOfEach(const UpFlags& flags, int workers, const LocalModel& model) {
   const EngineFlags& engine = flags.serve.engine;
   if (engine.num_blocks) {
     return int64_t{*engine.num_blocks} * engine.block_size * model.spec.KvBytesPerToken();
   }
   const auto share =
       static_cast<int64_t>(kKvMemoryShare * static_cast<double>(ReadMemoryAvailable().bytes));
-  return std::max<int64_t>(1, engine.kv_bytes.value_or(share) / flags.workers);
+  return std::max<int64_t>(1, engine.kv_bytes.value_or(share) / workers);
 }
 
-std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, const std::string& log_level,
+std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const std::string& log_level,
                                    const LocalModel& model, int port,
                                    const std::string& token_file) {
   const EngineFlags& engine = flags.serve.engine;
   // The front end is this process.
-  const int threads = engine.threads.value_or(std::max(1, DefaultThreads(true) / flags.workers));
+  const int threads = engine.threads.value_or(std::max(1, DefaultThreads(true) / workers));
   const std::vector<int> nodes = NumaNodes();
-  const int64_t kv_bytes = KvBytesOfEach(flags, model);
+  const int64_t kv_bytes = KvBytesOfEach(flags, workers, model);
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   std::vector<ChildSpec> specs;
-  for (int i = 0; i < flags.workers; ++i) {
+  for (int i = 0; i < workers; ++i) {
     ChildSpec& spec = specs.emplace_back();
     spec.name = fmt::format("worker-{}", i);
     spec.argv = {program,
@@ -137,9 +160,8 @@ Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const std
   ClusterFlags cluster;
   MR_RETURN_IF_ERROR(ReadLayout(flags.controller, &cluster));
   cluster.journal = ReadJournal(flags.controller, "", flags.serve.resume_grace_s);
-  if (!cluster.plan && !flags.controller.stages) {
-    cluster.stages = std::max(1, flags.workers / flags.controller.tensor_parallel);
-  }
+  MR_ASSIGN_OR_RETURN(const UpLayout layout, LayoutOf(flags));
+  cluster.shape = layout.shape;
   MR_ASSIGN_OR_RETURN(cluster.security.token, NewToken());
   MR_ASSIGN_OR_RETURN(
       ClusterModel started,
@@ -150,13 +172,13 @@ Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const std
     fmt::print(stderr, "{}: {}\n", name, line);
   };
   MR_ASSIGN_OR_RETURN(
-      auto workers,
-      Supervisor::Start(std::move(options), WorkerSpecs(flags, log_level, *started.model,
-                                                        started.server->port(), token->file())));
+      auto workers, Supervisor::Start(std::move(options),
+                                      WorkerSpecs(flags, layout.workers, log_level, *started.model,
+                                                  started.server->port(), token->file())));
   auto& engine = started.model->engine;
   std::shared_ptr<Supervised> held(new Supervised{engine, std::move(token), std::move(workers)});
   engine = {std::move(held), engine.get()};
-  started.model->device_name = fmt::format("{} workers on this machine", flags.workers);
+  started.model->device_name = fmt::format("{} workers on this machine", layout.workers);
   return std::move(started.model);
 }
 
@@ -164,14 +186,7 @@ Status Validate(const UpFlags& flags) {
   MR_RETURN_IF_ERROR(ValidateServeFlags(flags.serve));
   MR_RETURN_IF_ERROR(ValidateLayout(flags.controller));
   MR_RETURN_IF_ERROR(ValidateJournal(flags.controller, "", flags.serve.resume_grace_s));
-  const int stages = flags.controller.stages.value_or(1);
-  const int needed = stages * flags.controller.tensor_parallel;
-  if (flags.controller.plan_file.empty() && needed > flags.workers) {
-    return InvalidArgument(fmt::format("{} stages of {} workers need {} workers; --workers is {}",
-                                       stages, flags.controller.tensor_parallel, needed,
-                                       flags.workers));
-  }
-  return OkStatus();
+  return LayoutOf(flags).status();
 }
 
 void DescribeSharedOptions(Command& command) {
@@ -195,18 +210,22 @@ std::unique_ptr<Command> MakeUpCommand() {
   command->name = "up";
   command->summary = "Serve a model from several workers on this machine";
   command->description =
-      "Starts a controller with the HTTP API and --workers worker processes, and splits the "
+      "Starts a controller with the HTTP API and worker processes, and splits the "
       "model's layers over them. A worker that dies is started again; the requests that ran on it "
       "continue where they were. Without layout options each worker is one stage of a pipeline.";
   command->examples = {
       {"millrace up models/demo --workers 2", "two workers, half the layers each"},
       {"millrace up org/name --workers 4 --pipeline-parallel-size 2 --tensor-parallel-size 2",
        "two stages of two workers"},
+      {"millrace up org/name --prefill-workers 2 --decode-workers 4",
+       "two workers for prompts, four for answers"},
+      {"millrace up org/name --data-parallel-size 2 --pipeline-parallel-size 2",
+       "two pipelines of two stages each"},
       {"millrace up org/name --workers 3 --plan plan.yaml",
        "workers worker-0 to worker-2 as the plan says"}};
   auto flags = std::make_shared<UpFlags>();
   command->Add("Layout", IntOption("workers", "N", &flags->workers, 1, kWorkersMax),
-               "Worker processes to start");
+               "Worker processes to start [default: 2, or as many as the layout needs]");
   AddLayoutOptions(*command, &flags->controller, "one per worker");
   AddJournalOptions(*command, &flags->controller, "none");
   AddServerOptions(*command, &flags->serve);

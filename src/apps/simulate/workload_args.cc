@@ -106,7 +106,7 @@ void AddWorkloadArgs(Command& command, WorkloadArgs* args) {
   command.Add(kGroup, RealOption("arrival-cv", "X", &args->cv, 0.03, 30),
               "Standard deviation of the arrival gaps over their mean; 1 is a Poisson process");
   command.Add(kGroup, SloOption(&args->slo),
-              std::string(kSloHelp) + ". Replaces the limits of the file that it names");
+              std::string(kSloHelp) + ". Its limits replace the file's");
   command.Add(
       kGroup,
       RefusedOption("attainment", "write it into --slo, such as --slo ttft=250ms attainment=95%"),

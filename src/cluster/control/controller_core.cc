@@ -18,10 +18,14 @@ Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions
     options.scheduler.preemption = sched::PreemptionMode::kRecompute;
   }
   const bool automatic = !options.plan.has_value();
-  const int stages = std::clamp(options.stages, 1, options.num_layers);
-  Plan plan = automatic
-                  ? EvenPlan(options.model, options.num_layers, stages, options.tensor_parallel)
-                  : *options.plan;
+  LayoutShape shape = options.shape;
+  if (shape.replicas < 1 || (shape.prefill > 0) != (shape.decode > 0)) {
+    return InvalidArgument(
+        fmt::format("a layout needs pipelines: {} for prefill, {} for decode, {} for both",
+                    shape.prefill, shape.decode, shape.replicas));
+  }
+  shape.stages = std::clamp(shape.stages, 1, options.num_layers);
+  Plan plan = automatic ? PlanFor(shape, options.model, options.num_layers) : *options.plan;
   if (plan.num_layers != options.num_layers) {
     return InvalidArgument(fmt::format("the plan is for {} layers, the model has {}",
                                        plan.num_layers, options.num_layers));

@@ -99,7 +99,7 @@ class Elastic : public ScriptedWorkers {
  protected:
   void StartWith(int workers) {
     ControllerOptions options = Options();
-    options.stages = workers;
+    options.shape.stages = workers;
     Start(std::move(options));
     for (int worker = 1; worker <= workers; ++worker) Join(static_cast<uint64_t>(worker));
     Pass(3);

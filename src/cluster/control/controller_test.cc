@@ -18,7 +18,7 @@ std::unique_ptr<ControllerCore> Make(int tensor_parallel) {
   o.term = Term(1);
   o.model = "m";
   o.num_layers = 4;
-  o.tensor_parallel = tensor_parallel;
+  o.shape.tensor_parallel = tensor_parallel;
   o.scheduler.max_model_len = 64;
   return std::move(ControllerCore::Create(o)).value();
 }
@@ -82,7 +82,7 @@ TEST(ControllerCore, GivesWeightSourcesToAWorkerWithoutWeights) {
   ControllerOptions o;
   o.term = Term(1);
   o.num_layers = 4;
-  o.stages = 2;
+  o.shape.stages = 2;
   o.elastic = false;
   o.scheduler.max_model_len = 64;
   o.identity.model_fingerprint = "right";
@@ -300,7 +300,7 @@ class LostStage : public ::testing::Test {
     ControllerOptions o;
     o.term = Term(1);
     o.num_layers = 4;
-    o.stages = 2;
+    o.shape.stages = 2;
     o.elastic = false;
     o.scheduler.block_size = 4;
     o.scheduler.max_model_len = 64;

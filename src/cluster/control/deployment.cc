@@ -202,7 +202,7 @@ Status Deployment::Drain(WorkerId id) {
   Membership::Worker& worker = members_.at(id);
   if (worker.draining) return OkStatus();
   const int left = members_.usable() - (worker.Usable() ? 1 : 0);
-  if (left < std::max(1, IsAutomatic() ? options_.tensor_parallel : 0)) {
+  if (left < std::max(1, IsAutomatic() ? options_.shape.tensor_parallel : 0)) {
     return FailedPrecondition(fmt::format(
         "{} is the last worker that could serve; start another one first", worker.join.name));
   }

@@ -27,6 +27,7 @@
 #include "base/status.h"
 #include "cluster/control/id_source.h"
 #include "cluster/control/layout.h"
+#include "cluster/control/layout_shape.h"
 #include "cluster/control/membership.h"
 #include "cluster/control/outbox.h"
 #include "cluster/control/shard_loads.h"
@@ -40,9 +41,8 @@ struct DeploymentOptions {
 
   std::string model;  // the model's name
   int num_layers = 0;
-  int stages = 1;           // of an automatic layout; fewer while there are fewer workers
-  int tensor_parallel = 1;  // of an automatic layout
-  bool elastic = true;      // an automatic layout follows the number of workers
+  LayoutShape shape;    // of an automatic layout; smaller while there are fewer workers
+  bool elastic = true;  // an automatic layout follows the number of workers
   Duration replace_limit = Duration::Seconds(2);  // before an automatic layout changes
 };
 

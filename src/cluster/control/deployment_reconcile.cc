@@ -45,25 +45,28 @@ void Deployment::GiveUpNext() {
 // `replace_limit`. A plan that an operator has applied is not replaced.
 void Deployment::FollowWorkers(Time now) {
   if (!IsAutomatic() || !follows_) return;
-  const std::vector<LayoutStage>& target = Layouts().back()->stages;
-  const int usable = members_.usable() / options_.tensor_parallel;
-  const int wanted = std::clamp(usable, 1, std::min(options_.stages, options_.num_layers));
-  const bool draining =
-      std::ranges::any_of(target, [&](const LayoutStage& stage) { return HasDraining(stage); });
-  if (usable < 1 || (std::ssize(target) == wanted && !draining)) {
+  const Layout& target = *Layouts().back();
+  const int usable = members_.usable();
+  const LayoutShape wanted = Fit(options_.shape, usable, options_.num_layers);
+  Plan plan = PlanFor(wanted, options_.model, options_.num_layers);
+  const bool draining = std::ranges::any_of(
+      target.stages, [&](const LayoutStage& stage) { return HasDraining(stage); });
+  // Pipelines that are incomplete wait in the layout for workers that come back: what is left needs
+  // no other layout.
+  const bool fits = SameStages(target.plan, plan) || CompleteShapeOf(target) == wanted;
+  if (usable < wanted.workers() || (fits && !draining)) {
     mismatch_.reset();
     return;
   }
   if (!mismatch_ || mismatch_->usable != usable) mismatch_ = Mismatch{now, usable};
   if (!draining && now - mismatch_->since < options_.replace_limit) return;
-  auto layout = MakeLayout(
-      EvenPlan(options_.model, options_.num_layers, wanted, options_.tensor_parallel), {});
+  auto layout = MakeLayout(std::move(plan), {});
   if (!layout.ok()) {
     MR_LOG(error, "cannot change the layout: {}", layout.status().message());
     return;
   }
   layout->automatic = true;
-  MR_LOG(info, "changing the layout to {} stage{}", wanted, wanted == 1 ? "" : "s");
+  MR_LOG(info, "changing the layout to {}", Describe(wanted));
   Begin(std::move(*layout));
 }
 

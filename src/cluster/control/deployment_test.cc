@@ -29,6 +29,9 @@ Plan PlanOf(const std::vector<LayerRange>& stages, int tensor_parallel = 1) {
 // A deployment and its messages. Workers are numbered; nothing answers unless the test does.
 class DeploymentTest : public ::testing::Test {
  protected:
+  explicit DeploymentTest(const DeploymentOptions& options = Options())
+      : deployment_(options, {}, members_, ids_, outbox_) {}
+
   static constexpr LayerRange kAll{0, 4}, kFront{0, 2}, kBack{2, 4};
 
   void Start(Plan plan, bool automatic = false) {
@@ -79,14 +82,14 @@ class DeploymentTest : public ::testing::Test {
     DeploymentOptions options;
     options.model = "m";
     options.num_layers = 4;
-    options.stages = 2;
+    options.shape.stages = 2;
     return options;
   }
 
   Membership members_{MembershipOptions{}};
   IdSource ids_{Term(1)};
   Outbox outbox_{members_};
-  Deployment deployment_{Options(), {}, members_, ids_, outbox_};
+  Deployment deployment_;
   Deployment::InUse in_use_;
   Time now_;
   std::map<uint64_t, LoadShard> loads_;  // the last one by worker
@@ -299,6 +302,74 @@ TEST_F(DeploymentTest, AnAutomaticLayoutFollowsTheNumberOfWorkers) {
   ASSERT_TRUE(deployment_.Drain(WorkerId(1)).ok());
   Reconcile();
   EXPECT_EQ(Sent(), "w2 load 0-3; ");
+}
+
+// One pipeline for prompts and two for answers, of one worker each.
+class Apart : public DeploymentTest {
+ protected:
+  static DeploymentOptions Options() {
+    DeploymentOptions options = DeploymentTest::Options();
+    options.shape = {.prefill = 1, .decode = 2};
+    return options;
+  }
+  Apart() : DeploymentTest(Options()) {
+    Start(PlanFor(Options().shape, "m", 4), /*automatic=*/true);
+    for (uint64_t worker = 1; worker <= 3; ++worker) Join(worker);
+    Reconcile();
+    for (uint64_t worker = 1; worker <= 3; ++worker) Loaded(worker);
+    Reconcile();
+    Sent();
+  }
+  void After(double seconds) {
+    now_ = At(seconds);
+    deployment_.Check();
+    Reconcile();
+  }
+  std::string Roles() const {
+    std::string roles;
+    for (const LayoutStage& stage : deployment_.layout().stages) {
+      roles += stage.plan.role == StageRole::kPrefill  ? 'p'
+               : stage.plan.role == StageRole::kDecode ? 'd'
+                                                       : 'b';
+    }
+    return roles;
+  }
+};
+
+TEST_F(Apart, APipelineThatTheOthersCanDoWithoutLeavesItsPlaceEmpty) {
+  Lose(3);
+  Reconcile();
+  After(1);
+  After(4);
+  EXPECT_FALSE(deployment_.changing());
+  EXPECT_EQ(Sent(), "");
+  EXPECT_EQ(Roles(), "pdd");
+  Join(4);
+  Reconcile();
+  EXPECT_EQ(Sent(), "w4 load 0-3; ");
+}
+
+TEST_F(Apart, WorkersThatDecodeAreLaidOutAgainWhenNoneComputesPrompts) {
+  Lose(1);
+  Reconcile();
+  After(1);
+  After(4);
+  EXPECT_EQ(Sent(), "") << "they hold all layers";
+  EXPECT_EQ(Roles(), "pd");
+  Lose(2);
+  Reconcile();
+  After(5);
+  After(8);
+  EXPECT_EQ(Roles(), "b") << "the last one does both";
+  Join(4);
+  Join(5);
+  Reconcile();
+  After(9);
+  After(12);
+  Loaded(4);
+  Loaded(5);
+  Reconcile();
+  EXPECT_EQ(Roles(), "pdd");
 }
 
 TEST_F(DeploymentTest, OneGivenUpIsNotTriedAgainWithTheSameWorkers) {

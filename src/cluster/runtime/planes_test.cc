@@ -66,7 +66,7 @@ ControllerHostOptions Options(int stages) {
   c.term = Term(1);
   c.model = "hashes";
   c.num_layers = testing::kModel.num_layers;
-  c.stages = stages;
+  c.shape.stages = stages;
   c.scheduler.block_size = 4;
   c.scheduler.max_num_seqs = 8;
   c.scheduler.max_num_batched_tokens = 32;

@@ -83,7 +83,7 @@ class RecoveryTest : public ::testing::Test {
     c.term = Term(term);
     c.model = "hashes";
     c.num_layers = kModel.num_layers;
-    c.stages = 2;
+    c.shape.stages = 2;
     c.scheduler.block_size = 4;
     c.scheduler.max_num_seqs = 8;
     c.scheduler.max_num_batched_tokens = 32;

@@ -21,7 +21,7 @@ class NetTest : public ::testing::Test {
     c.term = Term(1);
     c.model = "hashes";
     c.num_layers = testing::kModel.num_layers;
-    c.stages = stages;
+    c.shape.stages = stages;
     c.plan = std::move(plan);
     c.scheduler.block_size = 4;
     c.scheduler.max_num_seqs = 8;

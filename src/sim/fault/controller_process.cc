@@ -46,8 +46,7 @@ cluster::ControllerOptions ControllerProcess::Options() const {
   o.model = "hash";
   o.num_layers = scenario_.model.num_layers;
   o.scheduler = scenario_.scheduler;
-  o.stages = scenario_.stages;
-  o.tensor_parallel = scenario_.tensor_parallel;
+  o.shape = scenario_.shape;
   o.plan = scenario_.plan;
   o.heartbeat_every = kTick;
   o.first_batch_limit = Duration::Seconds(5);

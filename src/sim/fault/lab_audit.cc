@@ -194,7 +194,7 @@ void Lab::AuditEndWorker(const Worker& worker, const cluster::WorkerStatus& memb
     pipelines += static_cast<size_t>(std::ranges::count(pipeline.workers, worker.name()));
   }
   // The status lists only rank 0 of each stage.
-  const bool counts = scenario_.tensor_parallel == 1;
+  const bool counts = scenario_.shape.tensor_parallel == 1;
   if ((counts && worker.pipelines_open() != pipelines) ||
       worker.exposures() + worker.pulls() != 0) {
     Broken(Invariant::kNothingLeft,

@@ -193,6 +193,24 @@ Plan MakePhasedPlan(uint64_t seed, const Scenario& s) {
   return plan;
 }
 
+// Several pipelines for the automatic layout, if there are enough workers.
+void PickPipelines(uint64_t seed, Scenario& s) {
+  Rng rng(seed);
+  const bool apart = rng.Between(0, 2) > 0;
+  s.shape.stages = std::min(s.shape.stages, s.workers / (2 * s.shape.tensor_parallel));
+  if (s.shape.stages == 0) {
+    s.shape.stages = 1;
+    return;
+  }
+  const int pipelines = s.workers / (s.shape.stages * s.shape.tensor_parallel);
+  if (!apart) {
+    s.shape.replicas = pipelines;
+    return;
+  }
+  s.shape.prefill = static_cast<int>(rng.Between(1, pipelines - 1));
+  s.shape.decode = pipelines - s.shape.prefill;
+}
+
 TestRequest MakeTestRequest(Rng& rng) {
   TestRequest q;
   q.at = Between(rng, kTestRequestsFrom, kTestRequestsUntil);
@@ -216,10 +234,11 @@ void PickShape(Rng& rng, const ScenarioOptions& options, Scenario& s) {
   s.model.vocab_size = 500;
   s.model.seed = rng.Next();
   s.eos_token_ids = {7};
-  if (s.workers >= 2 && rng.Between(0, 4) == 0) s.tensor_parallel = 2;
-  const int most = std::min(3, s.workers / s.tensor_parallel);
-  s.stages = std::min(static_cast<int>(rng.Between(1, std::max(1, most))), s.model.num_layers);
-  if (s.tensor_parallel == 1 && rng.Between(0, 2) == 0) s.plan = MakePlan(rng, s);
+  if (s.workers >= 2 && rng.Between(0, 4) == 0) s.shape.tensor_parallel = 2;
+  const int most = std::min(3, s.workers / s.shape.tensor_parallel);
+  s.shape.stages =
+      std::min(static_cast<int>(rng.Between(1, std::max(1, most))), s.model.num_layers);
+  if (s.shape.tensor_parallel == 1 && rng.Between(0, 2) == 0) s.plan = MakePlan(rng, s);
   s.scheduler.block_size = rng.Between(0, 1) ? 4 : 8;
   s.scheduler.max_num_seqs = 8;
   s.scheduler.max_num_batched_tokens = rng.Between(0, 1) ? 16 : 64;
@@ -247,11 +266,14 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   for (int i = 0; i < faults; ++i) s.faults.push_back(MakeFault(rng, s, options.only));
   // Not drawn from `rng`, so that the other schedules stay the same.
   s.tight_memory = Mix64(seed ^ 0x746967687400) % 8 == 3;
-  if (s.workers >= 3 && s.tensor_parallel == 1 && Mix64(seed ^ 0x726f75746564) % 3 == 1) {
+  if (s.workers >= 3 && s.shape.tensor_parallel == 1 && Mix64(seed ^ 0x726f75746564) % 3 == 1) {
     s.plan = MakeRoutedPlan(Mix64(seed), s);
   }
-  const bool phased = s.workers >= 2 && s.tensor_parallel == 1;
+  const bool phased = s.workers >= 2 && s.shape.tensor_parallel == 1;
   if (phased && Mix64(seed ^ 0x706861736564) % 4 == 1) s.plan = MakePhasedPlan(Mix64(seed), s);
+  if (!s.plan && s.workers >= 2 && Mix64(seed ^ 0x726f6c657300) % 2 == 1) {
+    PickPipelines(Mix64(seed ^ 1), s);
+  }
   s.quiet_at = kTestRequestsUntil;
   for (const Fault& f : s.faults) {
     if (f.kind == FaultKind::kPlan) {

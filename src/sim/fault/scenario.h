@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "cluster/control/layout_shape.h"
 #include "core/ids.h"
 #include "core/plan.h"
 #include "core/sampling_params.h"
@@ -66,7 +67,7 @@ struct Scenario {
   uint64_t seed = 0;
   int workers = 2;  // processes at places 1 .. workers
   stage::HashModel model;
-  int stages = 1, tensor_parallel = 1;
+  cluster::LayoutShape shape;     // of an automatic layout
   std::optional<Plan> plan;       // instead of an automatic layout
   std::vector<Plan> later_plans;  // for kPlan, in order
   int64_t memory_tokens = 1024;   // times layers, for KV on a worker

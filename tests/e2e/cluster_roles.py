@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Prefill and decode apart, and replicas, from the options of `up` and `serve --cluster`, as
+processes: the commands of docs/cluster.md, and streams while workers are killed, hang, stay away
+and return. Every stream is byte for byte what one process answers.
+
+Usage: cluster_roles.py PROGRAM SOURCE_DIR [unittest arguments]
+"""
+import collections
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from cluster_processes import Process, Server, free_port
+
+PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+SOURCE = pathlib.Path(sys.argv.pop(1)).resolve()
+MODEL = str(SOURCE / "models" / "demo")
+SECTION = "## Prefill and decode apart"
+STREAMS = 6
+TOKENS = 120
+LIMIT_S = 90
+APART = {"prefill": 1, "decode": 1}
+
+
+def requests():
+    return [{"prompt": f"Once upon a time number {i} there was", "max_tokens": TOKENS, "seed": i,
+             "temperature": 0 if i % 2 == 0 else 0.9, "ignore_eos": True} for i in range(STREAMS)]
+
+
+def documented_commands():
+    page = (SOURCE / "docs" / "cluster.md").read_text()
+    section = page[page.index(SECTION):]
+    section = section[:section.index("\n## ", 1)]
+    blocks = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+class Roles(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        alone = Server(PROGRAM, "serve", MODEL, "--threads", "1")
+        try:
+            alone.wait_until_ready()
+            cls.expected = [alone.stream(request)[0] for request in requests()]
+        finally:
+            alone.stop()
+
+    def start(self, *words):
+        self.server = Server(PROGRAM, *words)
+        self.addCleanup(self.server.close)
+
+    def wait_for(self, wanted):
+        end = time.monotonic() + LIMIT_S
+        while not wanted(status := self.server.status()):
+            self.assertLess(time.monotonic(), end, json.dumps(status))
+            time.sleep(0.05)
+        return status
+
+    def wait_for_roles(self, roles):
+        """The open pipelines by role, and nothing else."""
+        def shown(status):
+            pipelines = status["pipelines"]
+            return (collections.Counter(p["role"] for p in pipelines) == roles and
+                    all(p["state"] == "open" for p in pipelines) and not status["missing"])
+        return self.wait_for(shown)
+
+    def worker_of(self, role):
+        """The name of the worker in the only pipeline of that role."""
+        pipelines = [p for p in self.server.status()["pipelines"] if p["role"] == role]
+        self.assertEqual([len(p["workers"]) for p in pipelines], [1])
+        return pipelines[0]["workers"][0]
+
+    def stream_while(self, act):
+        """Streams all requests, acts when they run, and compares what they got."""
+        with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
+            running = [pool.submit(self.server.stream, request) for request in requests()]
+            self.wait_for(lambda s: s["requests"] == STREAMS)
+            act()
+            for one, expected in zip(running, self.expected):
+                self.assertEqual(one.result(LIMIT_S)[0], expected)
+
+    def test_the_page(self):
+        begin, *others = documented_commands()
+        program, *words = begin.split()
+        self.assertEqual((program, words[:2]), ("millrace", ["up", "models/demo"]))
+        self.start("up", MODEL, *words[2:], "--threads", "1")
+        self.server.wait_until_ready()
+        self.wait_for_roles(APART)
+        self.assertEqual(len(others), 2)
+        for command in others:
+            command = command.replace("127.0.0.1:8000", f"127.0.0.1:{self.server.port}")
+            command = command.replace("millrace status", f"{PROGRAM} status --base-url "
+                                      f"http://127.0.0.1:{self.server.port}")
+            done = subprocess.run(command, shell=True, capture_output=True, text=True,
+                                  timeout=LIMIT_S, check=True)
+            self.assertRegex(done.stdout, '"choices"|prefill')
+
+    def test_up_apart(self):
+        self.start("up", MODEL, "--prefill-workers", "1", "--decode-workers", "1", "--threads",
+                   "1")
+        self.server.wait_until_ready()
+        self.wait_for_roles(APART)
+        self.stream_while(lambda: None)
+        self.assertGreaterEqual(self.server.status()["counters"]["moves"], STREAMS)
+        # Its process dies and is started again.
+        self.stream_while(lambda: os.kill(self.server.workers()[self.worker_of("prefill")],
+                                          signal.SIGKILL))
+        self.wait_for_roles(APART)
+        # It hangs for so long that the other does both.
+        pid = self.server.workers()[self.worker_of("prefill")]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            self.wait_for_roles({"both": 1})
+            self.stream_while(lambda: None)
+            self.stream_while(lambda: os.kill(pid, signal.SIGCONT))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        self.wait_for_roles(APART)
+        self.stream_while(lambda: None)
+
+    def serve_cluster(self, *words):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.token = f"{folder.name}/cluster.token"
+        subprocess.run([PROGRAM, "token", "--out", self.token], check=True, capture_output=True)
+        self.workers_port = free_port()
+        self.start("serve", MODEL, "--cluster", f"sqlite:{folder.name}/state", "--listen",
+                   f"127.0.0.1:{self.workers_port}", "--token", self.token, *words)
+
+    def worker(self, name):
+        worker = Process(PROGRAM, "worker", MODEL, "--join", f"127.0.0.1:{self.workers_port}",
+                         "--token", self.token, "--name", name, "--threads", "1")
+        self.addCleanup(worker.stop)
+        return worker
+
+    def test_replicas_of_two_stages(self):
+        """Four workers; one goes for good and another takes its place later."""
+        self.serve_cluster("--data-parallel-size", "2", "--pipeline-parallel-size", "2",
+                           "--dispatch", "round-robin")
+        workers = {name: self.worker(name) for name in "abcd"}
+        self.server.wait_until_ready()
+        status = self.wait_for_roles({"both": 2})
+        self.assertEqual([len(p["workers"]) for p in status["pipelines"]], [2, 2])
+
+        def lose_one():
+            workers["d"].kill()
+            self.wait_for_roles({"both": 1})
+
+        self.stream_while(lose_one)
+        self.worker("e")
+        self.wait_for_roles({"both": 2})
+        self.stream_while(lambda: None)
+        # Both get requests.
+        with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
+            running = [pool.submit(self.server.stream, request) for request in requests()]
+            self.wait_for(lambda s: sorted(p["requests"] for p in s["pipelines"]) == [3, 3])
+            for one, expected in zip(running, self.expected):
+                self.assertEqual(one.result(LIMIT_S)[0], expected)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
