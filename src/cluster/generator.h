@@ -72,6 +72,11 @@ class Generator {
   // fingerprints mean equal answers. "": not known yet.
   virtual std::string BitsFingerprint() const { return ""; }
 
+  // As ControllerCore::PredictedTtft. nullopt: it cannot be predicted yet.
+  virtual std::optional<Duration> PredictedTtft(int /*prompt_tokens*/) const {
+    return std::nullopt;
+  }
+
   // Refuses new requests from now on. Returns true when all have finished within `limit` and their
   // outputs are delivered. Otherwise aborts the rest, waits for that and returns false. Not from a
   // sink.

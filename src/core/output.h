@@ -30,7 +30,21 @@ struct RequestTimes {
   std::optional<Time> last_scheduled;  // last left the waiting queue
   std::optional<Time> first_token;
   std::optional<Time> last_token;
+  // After the first token: it waited for a place where it decodes, and its KV was on the way there.
+  Duration held, transferred;
 };
+
+// What a request's time went into, after each other. Time before the first token that was lost with
+// a pipeline is `queue`; after it, what is computed again is `decode`.
+struct RequestPhases {
+  Duration queue;     // from its arrival to being scheduled
+  Duration prefill;   // from there to the first token
+  Duration hold;      // with its KV elsewhere, until it had a place
+  Duration transfer;  // of its KV to that place
+  Duration decode;    // the rest until the last token
+};
+// nullopt: it has no token.
+std::optional<RequestPhases> PhasesOf(const RequestTimes& times);
 
 // Outputs of one sequence of a request. Tokens arrive in order, each exactly once.
 struct RequestOutput {

@@ -24,7 +24,14 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
       return;
     }
     r.state == RequestState::kSwapped ? SwapIn(r) : StartFresh(r);
-    if (r.import.awaited && StartPulling(r)) continue;
+    if (r.import.awaited && StartPulling(r)) {
+      r.import.since = now;
+      if (r.times.last_token && !r.import.open) {
+        const Time left = std::max(*r.times.last_token, r.times.last_scheduled.value_or(Time{}));
+        r.times.held = r.times.held + (now - left);
+      }
+      continue;
+    }
     requests_.Run(r);
     forks_.UpdatePromise(r);
     if (!r.times.first_scheduled) r.times.first_scheduled = now;

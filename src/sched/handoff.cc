@@ -107,6 +107,7 @@ void SchedulerImpl::CloseImport(RequestId id, Time now) {
   Request* r = requests_.Find(id);
   if (!r || !r->import.open) return;
   r->import.open = false;
+  r->import.since = now;  // its source has run it until now
   MaybeEndImport(*r, now);
 }
 
@@ -134,6 +135,9 @@ void SchedulerImpl::MaybeEndImport(Request& request, Time now) {
   if (request.state != RequestState::kPulling || request.import.open || pulls) return;
   EndImport(request);
   request.was_admitted = true;
+  if (request.times.last_token) {
+    request.times.transferred = request.times.transferred + (now - request.import.since);
+  }
   if (!request.times.first_scheduled) request.times.first_scheduled = now;
   request.times.last_scheduled = now;
   last_moved_ = now;

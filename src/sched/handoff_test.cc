@@ -96,6 +96,37 @@ TEST_F(HandOff, TheAnswerIsThatOfOneMachine) {
   ExpectAllFree(decode_, 64);
 }
 
+TEST_F(HandOff, TheTimeOfARequestIsThatOfItsPhases) {
+  const auto prompt = SpreadPrompt(50, 1);
+  const RequestId first = prefill_.MustAdd(prompt, Greedy(20), StopAfterPrompt);
+  prefill_.Advance(Duration::Seconds(1));
+  prefill_.RunToEnd();
+  const RequestTimes before = *prefill_.TakeOutputs().front().times;
+  decode_.Advance(prefill_.now() - decode_.now());
+  const RequestId rest = decode_.MustAdd(prompt, Greedy(4), [&](NewRequest& r) {
+    r.resumed = {{prefill_.outcome(first).tokens}};
+    r.imported_tokens = {50};
+    r.times = before;
+  });
+  decode_.Advance(Duration::Seconds(2));
+  const auto pulls = Admit();
+  ASSERT_EQ(pulls.size(), 1u);
+  decode_.Advance(Duration::Seconds(3));
+  Pull(pulls[0], first);
+  decode_.RunToEnd();
+  for (const RequestOutput& output : decode_.TakeOutputs()) {
+    if (output.request != rest || !output.times) continue;
+    const RequestPhases phases = PhasesOf(*output.times).value();
+    EXPECT_GE(phases.queue, Duration::Seconds(1));
+    EXPECT_EQ(phases.hold.ns, (Duration::Seconds(2) + (prefill_.now() - *before.last_token)).ns);
+    EXPECT_EQ(phases.transfer.ns, Duration::Seconds(3).ns);
+    EXPECT_EQ((phases.queue + phases.prefill + phases.hold + phases.transfer + phases.decode).ns,
+              (*output.times->last_token - output.times->arrived).ns);
+    return;
+  }
+  FAIL() << "it has not ended";
+}
+
 // The output without a reason tells an end after the prompt from the end of the answer.
 TEST_F(HandOff, StoppingAfterThePromptIsNotTheEnd) {
   const RequestId id = Prefill(SpreadPrompt(100, 1));

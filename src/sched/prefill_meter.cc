@@ -25,6 +25,8 @@ bool PrefillMeter::Done(StepId step, Time now) {
   if (tokens < kStepTokensMin || took.ns <= 0) return false;
   const double rate = tokens / took.seconds();
   costs_.prefill_tokens_per_s += kWeight * (rate - costs_.prefill_tokens_per_s);
+  const double weight = std::max(kWeight, 1.0 / static_cast<double>(++steps_measured_));
+  measured_tokens_per_s_ += weight * (rate - measured_tokens_per_s_);
   return true;
 }
 

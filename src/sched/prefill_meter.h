@@ -5,7 +5,9 @@
 // Owned by the driver of a scheduler; one thread.
 #pragma once
 
+#include <cstdint>
 #include <deque>
+#include <optional>
 
 #include "base/clock.h"
 #include "core/step_plan.h"
@@ -23,6 +25,11 @@ class PrefillMeter {
   bool Done(StepId step, Time now);
   // With the rate as measured so far; before the first measurement, as constructed.
   const PreemptionCosts& costs() const { return costs_; }
+  // The rate of the steps that were measured alone: their mean at first, later a moving average.
+  // nullopt: none was measured.
+  std::optional<double> measured_tokens_per_s() const {
+    return steps_measured_ > 0 ? std::optional(measured_tokens_per_s_) : std::nullopt;
+  }
 
  private:
   struct Step {
@@ -33,6 +40,8 @@ class PrefillMeter {
   PreemptionCosts costs_;
   std::deque<Step> in_flight_;  // in the order of submission
   Time last_end_;
+  int64_t steps_measured_ = 0;
+  double measured_tokens_per_s_ = 0;
 };
 
 }  // namespace millrace::sched

@@ -31,6 +31,16 @@ TEST_F(Meter, IsAMovingAverage) {
   EXPECT_NEAR(rate(), 2000, 1);
 }
 
+TEST_F(Meter, WhatWasMeasuredDoesNotDependOnTheFirstGuess) {
+  EXPECT_FALSE(meter_.measured_tokens_per_s());
+  Submit(1, 200, 1);
+  Done(1, 1.1);
+  EXPECT_NEAR(*meter_.measured_tokens_per_s(), 2000, 1e-6);
+  Submit(2, 400, 2);
+  Done(2, 2.1);
+  EXPECT_NEAR(*meter_.measured_tokens_per_s(), 3000, 1e-6);
+}
+
 TEST_F(Meter, IgnoresSmallAndUnknownSteps) {
   Submit(1, 63, 1);
   EXPECT_FALSE(Done(1, 2));

@@ -86,6 +86,7 @@ struct Import {
   bool awaited = false;               // until the start
   bool open = false;                  // CloseImport has not been called
   bool failed = false;                // some of the KV did not arrive
+  Time since;                         // it was asked for, and closed
   std::optional<LayerRange> lacking;  // or that of these layers did not
 };
 

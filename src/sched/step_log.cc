@@ -71,6 +71,8 @@ Json EncodeTimes(const RequestTimes& times) {
   put("last_scheduled", times.last_scheduled);
   put("first_token", times.first_token);
   put("last_token", times.last_token);
+  if (times.held.ns > 0) out["held"] = times.held.ns;
+  if (times.transferred.ns > 0) out["transferred"] = times.transferred.ns;
   return out;
 }
 

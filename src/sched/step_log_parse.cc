@@ -135,7 +135,9 @@ Result<std::optional<RequestTimes>> ParseTimes(const Json& line) {
                            .first_scheduled = at("first_scheduled"),
                            .last_scheduled = at("last_scheduled"),
                            .first_token = at("first_token"),
-                           .last_token = at("last_token")};
+                           .last_token = at("last_token"),
+                           .held = Duration{f.Optional<int64_t>("held").value_or(0)},
+                           .transferred = Duration{f.Optional<int64_t>("transferred").value_or(0)}};
   MR_RETURN_IF_ERROR(f.status());
   return std::optional(times);
 }

@@ -153,7 +153,7 @@ Generation::Generation(std::shared_ptr<ModelContext> model_context, GenerationSp
 Generation::~Generation() { model_context_->registry.Leave(); }
 
 void Generation::SubmitAll() {
-  std::optional<ApiError> error;
+  std::optional<ApiError> error = RefuseEarly();
   for (size_t i = 0; i < spec_.prompts.size() && !error; ++i) {
     error = SubmitOne(static_cast<int>(i));
     MutexLock lock(mutex_);
@@ -170,7 +170,20 @@ void Generation::SubmitAll() {
     ScheduleIfNeeded();
   }
   if (cancelled || error) AbortAll();
-  if (error) reply_->Send(ErrorResponse(*error));
+  if (!error) return;
+  if (error->status == 429) {
+    for (size_t i = 0; i < spec_.prompts.size(); ++i) model_context_->metrics.ObserveRefused();
+  }
+  reply_->Send(ErrorResponse(*error));
+}
+
+std::optional<ApiError> Generation::RefuseEarly() const {
+  if (!model_context_->refuse_beyond) return std::nullopt;
+  int64_t tokens = 0;
+  for (const PromptInput& prompt : spec_.prompts) tokens += std::ssize(prompt.tokens);
+  const auto predicted = model_context_->model.engine->PredictedTtft(static_cast<int>(tokens));
+  if (!predicted) return std::nullopt;
+  return EarlyRefusal(model_context_->limits, *model_context_->refuse_beyond, *predicted);
 }
 
 std::optional<ApiError> Generation::SubmitOne(int prompt) {
@@ -342,7 +355,8 @@ void Generation::Finish() {
 void Generation::ObserveLatency(const Mail& mail, PromptState& state, Choice& choice) {
   if (!state.first_token_seen) {
     state.first_token_seen = true;
-    model_context_->metrics.ObserveFirstToken(mail.at - spec_.arrived);
+    state.ttft = mail.at - spec_.arrived;
+    model_context_->metrics.ObserveFirstToken(*state.ttft);
   } else if (choice.last_token_at) {
     model_context_->metrics.ObserveInterToken(mail.at - *choice.last_token_at);
   }
@@ -369,6 +383,7 @@ void Generation::EndPrompt(const Mail& mail) {
   finished.n = params.n;
   finished.max_tokens = input.max_tokens;
   finished.e2e = mail.at - spec_.arrived;
+  finished.ttft = prompts_[static_cast<size_t>(mail.prompt)].ttft;
   finished.times = mail.output.times;
   model_context_->metrics.ObserveFinished(finished);
   model_context_->registry.End(mail.output.request, std::string(finished.reason),

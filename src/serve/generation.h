@@ -69,6 +69,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   struct PromptState {
     int cached_tokens = 0;
     bool first_token_seen = false;
+    std::optional<Duration> ttft;  // unset also if it was before a restart
     TokenReports reports;
   };
 
@@ -84,6 +85,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
                       cluster::RecoveredRequests& requests);
   bool AllEnded(int prompt) const;
   void SubmitAll();
+  std::optional<ApiError> RefuseEarly() const;
   std::optional<ApiError> SubmitOne(int prompt);
   void Submitted(RequestId id, int prompt);
   // Aborts all submitted requests and stops answering. Any thread.

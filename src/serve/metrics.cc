@@ -74,7 +74,7 @@ void HttpMetrics::Observe(std::string_view method, std::string_view handler, int
 prometheus::Histogram& ModelMetrics::AddHistogram(const std::string& name, const std::string& help,
                                                   const Buckets& buckets) {
   return prometheus::BuildHistogram()
-      .Name("vllm:" + name)
+      .Name(name.starts_with("millrace_") ? name : "vllm:" + name)
       .Help(help)
       .Labels(labels_)
       .Register(registry_)
@@ -82,7 +82,8 @@ prometheus::Histogram& ModelMetrics::AddHistogram(const std::string& name, const
 }
 
 ModelMetrics::ModelMetrics(std::string model_name, int max_model_len,
-                           std::map<std::string, std::string> cache_config)
+                           std::map<std::string, std::string> cache_config,
+                           const LatencyLimits& limits)
     : labels_({{"model_name", std::move(model_name)}, {"engine", "0"}}),
       cache_config_(std::move(cache_config)),
       success_(prometheus::BuildCounter()
@@ -108,6 +109,12 @@ ModelMetrics::ModelMetrics(std::string model_name, int max_model_len,
                             "From being scheduled to the first token.", kRequestBuckets)),
       decode_(AddHistogram("request_decode_time_seconds", "From the first token to the last.",
                            kRequestBuckets)),
+      hold_(AddHistogram("millrace_request_hold_time_seconds",
+                         "After the first token, with the KV elsewhere, until it had a place where "
+                         "it decodes.",
+                         kFirstTokenBuckets)),
+      transfer_(AddHistogram("millrace_request_transfer_time_seconds",
+                             "After that, until its KV had arrived there.", kFirstTokenBuckets)),
       prompt_tokens_(AddHistogram("request_prompt_tokens", "Tokens of the prompt.",
                                   OneTwoFive(max_model_len))),
       generation_tokens_(AddHistogram("request_generation_tokens", "Tokens generated.",
@@ -124,6 +131,7 @@ ModelMetrics::ModelMetrics(std::string model_name, int max_model_len,
   for (const char* reason : {"stop", "length", "abort", "error"}) {
     success_.Add({{"finished_reason", reason}});
   }
+  if (limits.any()) slo_.emplace(limits, labels_, registry_);
 }
 
 void ModelMetrics::ObserveFirstToken(Duration since_arrival) {
@@ -141,22 +149,38 @@ void ModelMetrics::ObserveFinished(const FinishedRequest& request) {
   params_n_.Observe(request.n);
   params_max_tokens_.Observe(request.max_tokens);
   e2e_.Observe(request.e2e.seconds());
+  Judge(request);
   if (!request.times || !request.times->first_scheduled) return;
-  const RequestTimes& times = *request.times;
-  // A preemption after the first token counts as decoding, as in vLLM.
-  Time scheduled = *times.first_scheduled;
-  if (times.last_scheduled && times.first_token && *times.last_scheduled <= *times.first_token) {
-    scheduled = *times.last_scheduled;
+  const auto phases = PhasesOf(*request.times);
+  if (!phases) {
+    queue_.Observe((*request.times->first_scheduled - request.times->arrived).seconds());
+    return;
   }
-  queue_.Observe((scheduled - times.arrived).seconds());
-  if (!times.first_token || !times.last_token) return;
-  const double decode = (*times.last_token - *times.first_token).seconds();
-  prefill_.Observe((*times.first_token - scheduled).seconds());
-  decode_.Observe(decode);
-  inference_.Observe((*times.last_token - scheduled).seconds());
+  const double after_first = (*request.times->last_token - *request.times->first_token).seconds();
+  queue_.Observe(phases->queue.seconds());
+  prefill_.Observe(phases->prefill.seconds());
+  hold_.Observe(phases->hold.seconds());
+  transfer_.Observe(phases->transfer.seconds());
+  decode_.Observe(after_first);
+  inference_.Observe(phases->prefill.seconds() + after_first);
   if (request.longest_generation_tokens > 1) {
-    per_output_token_.Observe(decode / (request.longest_generation_tokens - 1));
+    per_output_token_.Observe(after_first / (request.longest_generation_tokens - 1));
   }
+}
+
+void ModelMetrics::Judge(const FinishedRequest& request) {
+  if (!slo_ || request.reason == "abort") return;
+  if (request.reason == "error") return slo_->Failed();
+  const auto phases = request.times ? PhasesOf(*request.times) : std::nullopt;
+  if (!request.ttft || !phases) return;  // it asked for no token
+  slo_->Answered({.ttft = *request.ttft,
+                  .after_first = request.e2e - *request.ttft,
+                  .tokens = request.longest_generation_tokens,
+                  .phases = *phases});
+}
+
+void ModelMetrics::ObserveRefused() {
+  if (slo_) slo_->Refused();
 }
 
 std::string RenderMetrics(const std::vector<prometheus::MetricFamily>& families) {

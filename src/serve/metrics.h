@@ -21,6 +21,7 @@
 #include "cluster/generator.h"
 #include "core/output.h"
 #include "serve/cluster_admin.h"
+#include "serve/slo_metrics.h"
 
 namespace millrace::serve {
 
@@ -33,7 +34,8 @@ struct FinishedRequest {
   int longest_generation_tokens = 0;  // of one sequence
   int n = 1;
   int max_tokens = 0;
-  Duration e2e;  // from the arrival at the front end
+  Duration e2e;                  // from the arrival at the front end
+  std::optional<Duration> ttft;  // likewise; none: it has no token, or had one before a restart
   std::optional<RequestTimes> times;
 };
 
@@ -57,17 +59,21 @@ class ModelMetrics {
  public:
   // `cache_config` becomes the labels of vllm:cache_config_info, beside the number of KV blocks at
   // the time, which in a cluster changes with its workers.
+  // Requests are judged by `limits` if there are any.
   ModelMetrics(std::string model_name, int max_model_len,
-               std::map<std::string, std::string> cache_config);
+               std::map<std::string, std::string> cache_config, const LatencyLimits& limits = {});
 
   void ObserveFirstToken(Duration since_arrival);
   void ObserveInterToken(Duration gap);
   void ObserveFinished(const FinishedRequest& request);
+  // It got no answer because of the load.
+  void ObserveRefused();
 
   std::vector<prometheus::MetricFamily> Collect(const cluster::GeneratorStats& stats) const;
   std::vector<prometheus::MetricFamily> Collect(const std::vector<ClusterCounter>& counters) const;
 
  private:
+  void Judge(const FinishedRequest& request);
   prometheus::Histogram& AddHistogram(const std::string& name, const std::string& help,
                                       const prometheus::Histogram::BucketBoundaries& buckets);
 
@@ -83,12 +89,15 @@ class ModelMetrics {
   prometheus::Histogram& inference_;
   prometheus::Histogram& prefill_;
   prometheus::Histogram& decode_;
+  prometheus::Histogram& hold_;
+  prometheus::Histogram& transfer_;
   prometheus::Histogram& prompt_tokens_;
   prometheus::Histogram& generation_tokens_;
   prometheus::Histogram& longest_generation_;
   prometheus::Histogram& computed_prefill_;
   prometheus::Histogram& params_n_;
   prometheus::Histogram& params_max_tokens_;
+  std::optional<SloMetrics> slo_;  // none: no limits
 };
 
 // process_resident_memory_bytes and its siblings, from /proc.

@@ -19,6 +19,8 @@ struct ModelContext {
   WorkerPool& workers;
   const Clock& clock;
   int64_t created = 0;  // Unix seconds
+  LatencyLimits limits;
+  std::optional<double> refuse_beyond;  // as of ServiceOptions
 };
 
 }  // namespace millrace::serve

@@ -36,10 +36,18 @@ Json SecondsOrNull(const std::optional<Time>& time, Time since) {
 }
 
 Json TimesJson(const RequestTimes& times) {
-  return {{"first_scheduled_s", SecondsOrNull(times.first_scheduled, times.arrived)},
-          {"last_scheduled_s", SecondsOrNull(times.last_scheduled, times.arrived)},
-          {"first_token_s", SecondsOrNull(times.first_token, times.arrived)},
-          {"last_token_s", SecondsOrNull(times.last_token, times.arrived)}};
+  Json json = {{"first_scheduled_s", SecondsOrNull(times.first_scheduled, times.arrived)},
+               {"last_scheduled_s", SecondsOrNull(times.last_scheduled, times.arrived)},
+               {"first_token_s", SecondsOrNull(times.first_token, times.arrived)},
+               {"last_token_s", SecondsOrNull(times.last_token, times.arrived)}};
+  if (const auto phases = PhasesOf(times)) {
+    json["phases"] = {{"queue_s", phases->queue.seconds()},
+                      {"prefill_s", phases->prefill.seconds()},
+                      {"hold_s", phases->hold.seconds()},
+                      {"transfer_s", phases->transfer.seconds()},
+                      {"decode_s", phases->decode.seconds()}};
+  }
+  return json;
 }
 
 }  // namespace

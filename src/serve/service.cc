@@ -222,14 +222,17 @@ void Service::Impl::Ready(ServedModel model) {
                        .max_model_len = model.max_model_len,
                        .defaults = model.defaults,
                        .parse_special_default = options_.parse_special_in_prompts};
-  auto made = std::shared_ptr<ModelContext>(new ModelContext{
-      .model = model,
-      .context = std::move(context),
-      .metrics{options_.served_names.front(), model.max_model_len, model.cache_config},
-      .registry = registry_,
-      .workers = workers_,
-      .clock = clock_,
-      .created = std::time(nullptr)});
+  auto made = std::shared_ptr<ModelContext>(
+      new ModelContext{.model = model,
+                       .context = std::move(context),
+                       .metrics{options_.served_names.front(), model.max_model_len,
+                                model.cache_config, options_.limits},
+                       .registry = registry_,
+                       .workers = workers_,
+                       .clock = clock_,
+                       .created = std::time(nullptr),
+                       .limits = options_.limits,
+                       .refuse_beyond = options_.refuse_beyond});
   if (model.earlier != nullptr) RestoreStreams(made, *model.earlier);
   MutexLock lock(mutex_);
   MR_CHECK(model_context_ == nullptr) << "Ready must be called only once";

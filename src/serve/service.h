@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "cluster/generator.h"
 #include "cluster/recovered_requests.h"
+#include "core/latency_limits.h"
 #include "core/model_spec.h"
 #include "net/http.h"
 #include "serve/admin_access.h"
@@ -40,6 +41,10 @@ struct ServiceOptions {
   bool parse_special_in_prompts = false;  // default of the field parse_special
   int worker_threads = 1;                 // detokenizing and JSON of all streams
   ResumableStreams resumable;             // clients may reconnect for the rest of a stream
+  LatencyLimits limits;                   // requests are judged by them
+  // Requests are refused if their TTFT is predicted to exceed limits.ttft_s by this factor. Unset:
+  // none is.
+  std::optional<double> refuse_beyond;
 };
 
 // A loaded model, as the service needs it.

@@ -120,6 +120,29 @@ def aborts_what_runs(server, _):
     wait_until(lambda: server.said("aborted after --shutdown-timeout"), "it says so")
 
 
+def judges(server, *_):
+    """A limit that no request can keep, and one that each keeps."""
+    before = server.metric("millrace_slo_requests_total")
+    server.complete()
+    wait_until(lambda: server.metric("millrace_slo_requests_total") == before + 1, "it is judged")
+    same(server.metric("millrace_slo_requests_kept_total"), 0)
+    same(server.metric("millrace_slo_attainment_wanted"), 0.75)
+
+
+def refuses_early(server, _):
+    """With a limit that no request can keep, as soon as the rate is measured."""
+    asked = {"prompt": [60 + i % 100 for i in range(100)], "max_tokens": 1}
+
+    def refused():
+        status, headers, _ = server.request("POST", "/v1/completions", asked)
+        if status == 200:
+            return False
+        same((status, headers["Retry-After"]), (429, "1"))
+        return True
+
+    wait_until(refused, "it is refused")
+
+
 def log_level(server, _):
     """Given "warning": no process writes anything less severe."""
     same([line for line in server.lines if re.search(r"^(\S+: )?[\d:.]+ info ", line)], [])

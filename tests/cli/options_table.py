@@ -158,6 +158,11 @@ def swap(kind, at):
     return rows
 
 
+def latency(_kind, _at):
+    return {"--slo": Row(("ttft=1us", "tpot=1h", "attainment=75%"), effects.judges),
+            "--refuse-beyond": Row("1", effects.refuses_early, last=True)}
+
+
 def apart(kind, _):
     return {} if kind == "serve" else {
         "--prefill-workers": Row("1", functools.partial(effects.pipelines, "prefill")),
@@ -169,8 +174,8 @@ def replicas(kind, _):
         "--data-parallel-size": Row("3", functools.partial(effects.pipelines, "both"))}
 
 
-GROUPS = {"front": front, "sizes": sizes, "memory": memory, "swap": swap, "apart": apart,
-          "replicas": replicas}
+GROUPS = {"front": front, "sizes": sizes, "memory": memory, "swap": swap, "latency": latency,
+          "apart": apart, "replicas": replicas}
 # These have no row for `serve`.
 OF_CLUSTERS = {"apart", "replicas"}
 
@@ -180,7 +185,7 @@ BESIDE = {"memory": ["--step-log", "steps.jsonl"],
                    "steps.jsonl"]}
 # Workers of `serve --cluster`: how many, and their options.
 WORKERS = {"front": (1, []), "sizes": (2, []), "memory": (2, ["--kv-cache-memory", "2MiB"]),
-           "swap": (2, []), "apart": (3, []), "replicas": (3, [])}
+           "swap": (2, []), "latency": (1, []), "apart": (3, []), "replicas": (3, [])}
 
 # Refused by the command, with a sentence that has these words.
 REFUSED = {

@@ -11,6 +11,7 @@
 #include "apps/commands/admin_endpoints.h"
 #include "apps/commands/in_process.h"
 #include "apps/common/signals.h"
+#include "apps/common/slo_option.h"
 #include "apps/common/version.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -24,6 +25,7 @@ constexpr Duration kLastBytesLimit = Duration::Seconds(2);  // for replies to re
 constexpr int kPortMax = 65535;
 constexpr double kShutdownTimeoutMax = 86400;
 constexpr double kResumeGraceMax = 3600;
+constexpr double kRefuseBeyondMin = 0.01, kRefuseBeyondMax = 1000;
 
 Result<serve::ServiceOptions> ServiceOptionsFor(const ServeFlags& flags) {
   serve::ServiceOptions options;
@@ -38,6 +40,8 @@ Result<serve::ServiceOptions> ServiceOptionsFor(const ServeFlags& flags) {
   options.allowed_origins = flags.allowed_origins;
   options.resumable.enabled = flags.resume_grace_s > 0;
   options.resumable.grace = Duration::Seconds(flags.resume_grace_s);
+  options.limits = flags.slo;
+  options.refuse_beyond = flags.refuse_beyond;
   return options;
 }
 
@@ -124,6 +128,18 @@ void AddAdminEndpointOptions(Command& command, ServeFlags* flags) {
               "Keys that callers of --admin-listen need; better in MILLRACE_ADMIN_KEY");
 }
 
+void AddLatencyOptions(Command& command, ServeFlags* flags) {
+  constexpr char kGroup[] = "Latency";
+  command.Add(kGroup, SloOption(&flags->slo),
+              std::string(kSloHelp) + ". /metrics counts the requests that kept and missed them");
+  command.Add(kGroup,
+              RealOption("refuse-beyond", "FACTOR", &flags->refuse_beyond, kRefuseBeyondMin,
+                         kRefuseBeyondMax),
+              "Answer 429 with Retry-After when a request's TTFT is predicted to exceed the limit "
+              "of --slo by this factor: the prompt tokens ahead of it and its own, by the rate "
+              "measured so far");
+}
+
 // Exits without stopping the threads that still run.
 [[noreturn]] void LeaveNow(int code) {
   std::fflush(stdout);
@@ -144,6 +160,10 @@ Status ValidateServeFlags(const ServeFlags& flags) {
     }
   }
   MR_RETURN_IF_ERROR(ValidateAdminFlags(flags));
+  MR_RETURN_IF_ERROR(CompleteSlo(flags.slo, {}).status());
+  if (flags.refuse_beyond && !flags.slo.ttft_s) {
+    return InvalidArgument("--refuse-beyond needs a limit on TTFT: give --slo ttft=TIME as well");
+  }
   return serve::ApiKeys::Create(flags.api_keys).status().WithContext("--api-key");
 }
 
@@ -197,6 +217,7 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
 }
 
 void AddServerOptions(Command& command, ServeFlags* flags) {
+  AddLatencyOptions(command, flags);
   constexpr char kGroup[] = "Server";
   command.Add(kGroup, TextOption("host", "ADDRESS", &flags->host),
               "Address to listen on; 0.0.0.0 for every interface");

@@ -119,6 +119,10 @@ class ControllerCore {
   void TakeActions(std::vector<ControllerAction>& actions);
   void TakeOutputs(std::vector<RequestOutput>& outputs);
 
+  // When a request with such a prompt would get its first token if it came now: the tokens of the
+  // prompts ahead of it and its own, by the rate at which prompts have been computed. nullopt: no
+  // pipeline for prompts is open, or none has measured its rate.
+  std::optional<Duration> PredictedTtft(int prompt_tokens) const;
   std::optional<std::string> Missing() const;
   std::string BitsFingerprint() const;  // as of Membership
   ClusterStatus Describe(Time now) const;

@@ -102,6 +102,29 @@ TEST_F(Dispatch, PredictedTimeFollowsTheMeasuredRate) {
   EXPECT_EQ(Ask(++id, 400), 1u) << "600 tokens there take less time than 200 at the other";
 }
 
+// The first computes 4000 tokens per second, the second 200.
+TEST_F(Dispatch, TheTtftIsPredictedFromWhatIsAheadAndTheMeasuredRates) {
+  StartWith(DispatchPolicy::kRoundRobin);
+  ASSERT_EQ(Ask(1, 400), 1u);
+  EXPECT_FALSE(c_->PredictedTtft(100)) << "nothing was measured";
+  Pass(0.1);
+  EndStep(1);
+  ASSERT_EQ(Ask(2, 400), 2u);
+  EXPECT_NEAR(c_->PredictedTtft(100)->seconds(), 100.0 / 4000, 1e-6) << "the first is free";
+  Pass(2);
+  EndStep(2);
+  for (uint64_t id : {1, 2}) c_->Abort(RequestId(id), {}, now_);
+  while (!steps_.empty()) EndStep(steps_.front().first);
+  ASSERT_EQ(Ask(3, 300), 1u);
+  EXPECT_NEAR(c_->PredictedTtft(100)->seconds(), 400.0 / 4000, 1e-6);
+  ASSERT_EQ(Ask(4, 300), 2u);
+  EXPECT_NEAR(c_->PredictedTtft(100)->seconds(), 400.0 / 4000, 1e-6) << "not behind the slow one";
+  Lose(1);
+  EXPECT_GT(c_->PredictedTtft(100)->seconds(), 400.0 / 200) << "it is ahead in the other, too";
+  Lose(2);
+  EXPECT_FALSE(c_->PredictedTtft(100)) << "no pipeline is open";
+}
+
 // A decode pipeline computes no prompt of a request that is handed over with its KV.
 TEST_F(Dispatch, AHandedOverPromptIsNotAheadOfOthers) {
   ControllerOptions options = Options();

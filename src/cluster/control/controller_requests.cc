@@ -52,6 +52,30 @@ Status ControllerCore::Submit(sched::NewRequest request, Time now) {
   return submitted;
 }
 
+std::optional<Duration> ControllerCore::PredictedTtft(int prompt_tokens) const {
+  // Requests in the queue will spread over the pipelines.
+  int64_t queued = 0;
+  for (RequestId id : requests_.Queue()) {
+    const Request& request = *requests_.Find(id);
+    if (request.waiting && request.delivered == 0) queued += PrefillTokens(*request.waiting);
+  }
+  const bool apart = !layout().prefill.empty();
+  std::optional<double> least_s;
+  double all_tokens_per_s = 0;
+  for (const auto& [id, pipeline] : pipelines_.all()) {
+    const bool computes_prompts =
+        pipeline.role == StageRole::kBoth || (pipeline.role == StageRole::kPrefill && apart);
+    const auto rate = pipeline.prefill.measured_tokens_per_s();
+    if (!pipeline.open || pipeline.retiring || !computes_prompts || !rate) continue;
+    const auto ahead = static_cast<double>(pipeline.requests.prefill_tokens_ahead());
+    const double seconds = (ahead + prompt_tokens) / *rate;
+    least_s = std::min(least_s.value_or(seconds), seconds);
+    all_tokens_per_s += *rate;
+  }
+  if (!least_s) return std::nullopt;
+  return Duration::Seconds(*least_s + static_cast<double>(queued) / all_tokens_per_s);
+}
+
 void ControllerCore::Abort(RequestId id, std::optional<int> index, Time now) {
   const Request* request = requests_.Find(id);
   if (request == nullptr) return;

@@ -164,6 +164,11 @@ std::string ControllerHost::BitsFingerprint() const {
   return controller_->BitsFingerprint();
 }
 
+std::optional<Duration> ControllerHost::PredictedTtft(int prompt_tokens) const {
+  MutexLock lock(mutex_);
+  return controller_->PredictedTtft(prompt_tokens);
+}
+
 bool ControllerHost::Drain(Duration limit) {
   MutexLock lock(mutex_);
   draining_ = true;

@@ -67,6 +67,7 @@ class ControllerHost : public Generator {
   std::vector<sched::RequestInfo> InspectAll() const override;
   std::optional<std::string> NotReady() const override;
   std::string BitsFingerprint() const override;
+  std::optional<Duration> PredictedTtft(int prompt_tokens) const override;
   bool Drain(Duration limit) override;
 
   // Submits a recovered request, from the journal.
