@@ -18,13 +18,15 @@ bool Answer::Flush(std::vector<Choice>& choices, const UsageCounts& usage) {
 }
 
 void Answer::Finish(std::vector<Choice>& choices, const UsageCounts& usage,
-                    const std::vector<TokenReports>& prompt_reports) {
+                    const std::vector<TokenReports>& prompt_reports,
+                    const std::optional<AnswerTimes>& metrics) {
   if (format_.stream) {
     Collect(choices, usage);
     if (format_.include_usage) {
       Json last = Envelope(head_, format_.chat ? "chat.completion.chunk" : "text_completion",
                            Json::array());
       last["usage"] = UsageJson(usage);
+      if (metrics) last["metrics"] = MetricsJson(*metrics);
       AppendEvent(last, events_);
     }
     events_ += kDoneEvent;
@@ -44,6 +46,7 @@ void Answer::Finish(std::vector<Choice>& choices, const UsageCounts& usage,
   Json body =
       Envelope(head_, format_.chat ? "chat.completion" : "text_completion", std::move(list));
   body["usage"] = UsageJson(usage);
+  if (metrics) body["metrics"] = MetricsJson(*metrics);
   if (format_.chat && format_.prompt_logprobs && prompt_reports[0]) {
     body["prompt_logprobs"] = PromptLogprobs(*prompt_reports[0]);
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct AnswerFormat {
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
+  bool metrics = false;          // adds the object `metrics`
   bool prompt_logprobs = false;  // adds vLLM's field of that name to the answer
   std::string ignored;           // IgnoredHeaderValue
 };
@@ -36,8 +38,10 @@ class Answer {
   // writes. Returns false if the client has disconnected.
   bool Flush(std::vector<Choice>& choices, const UsageCounts& usage);
   // Ends the answer; every choice has finished. `prompt_reports`: one per choice, or empty.
+  // `metrics`: what its time went into, if that was asked for and is known.
   void Finish(std::vector<Choice>& choices, const UsageCounts& usage,
-              const std::vector<TokenReports>& prompt_reports);
+              const std::vector<TokenReports>& prompt_reports,
+              const std::optional<AnswerTimes>& metrics);
   // Sends the error as status and body, or as an event if the stream has begun. Called at most
   // once, instead of Finish.
   void Fail(const ApiError& error);

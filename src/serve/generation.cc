@@ -270,7 +270,7 @@ void Generation::Run() {
   if (overflowed && !answered_) Fail(Unready("The server could not keep up with this request."));
   for (Mail& mail : output) Process(mail);
   if (!answered_) {
-    if (finished_choices_ == choices_.size()) {
+    if (Complete()) {
       answered_ = true;
       Finish();
     } else if (!answer_.Flush(choices_, Usage())) {
@@ -281,6 +281,13 @@ void Generation::Run() {
   MutexLock lock(mutex_);
   scheduled_ = false;
   ScheduleIfNeeded();
+}
+
+// Whether the answer can be finished. What a request's time went into is known when the engine has
+// ended it, which may be after a stop string.
+bool Generation::Complete() const {
+  return finished_choices_ == choices_.size() &&
+         (!spec_.format.metrics || std::ranges::all_of(prompts_, &PromptState::ended));
 }
 
 void Generation::Process(Mail& mail) {
@@ -349,7 +356,8 @@ void Generation::Finish() {
   for (size_t i = 0; i < choices_.size(); ++i) {
     reports.push_back(prompts_[i / static_cast<size_t>(spec_.options.params.n)].reports);
   }
-  answer_.Finish(choices_, Usage(), reports);
+  answer_.Finish(choices_, Usage(), reports,
+                 spec_.format.metrics ? prompts_.front().times : std::nullopt);
 }
 
 void Generation::ObserveLatency(const Mail& mail, PromptState& state, Choice& choice) {
@@ -383,8 +391,13 @@ void Generation::EndPrompt(const Mail& mail) {
   finished.n = params.n;
   finished.max_tokens = input.max_tokens;
   finished.e2e = mail.at - spec_.arrived;
-  finished.ttft = prompts_[static_cast<size_t>(mail.prompt)].ttft;
+  PromptState& state = prompts_[static_cast<size_t>(mail.prompt)];
+  finished.ttft = state.ttft;
   finished.times = mail.output.times;
+  state.ended = true;
+  if (const auto phases = PhasesOf(*finished.times); phases && state.ttft) {
+    state.times = AnswerTimes{*state.ttft, finished.e2e, *phases};
+  }
   model_context_->metrics.ObserveFinished(finished);
   model_context_->registry.End(mail.output.request, std::string(finished.reason),
                                finished.generation_tokens, mail.output.times);

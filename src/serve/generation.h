@@ -71,6 +71,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
     bool first_token_seen = false;
     std::optional<Duration> ttft;  // unset also if it was before a restart
     TokenReports reports;
+    bool ended = false;
+    std::optional<AnswerTimes> times;  // once it has ended
   };
 
   Generation(std::shared_ptr<ModelContext> model_context, GenerationSpec spec,
@@ -84,6 +86,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Status ResumePrompt(int prompt, const cluster::RecoveredRequest& earlier,
                       cluster::RecoveredRequests& requests);
   bool AllEnded(int prompt) const;
+  bool Complete() const;
   void SubmitAll();
   std::optional<ApiError> RefuseEarly() const;
   std::optional<ApiError> SubmitOne(int prompt);

@@ -106,6 +106,13 @@ void ReadEnvelope(FieldReader& reader, GenerationOptions& options) {
     inner.Ignore("include_obfuscation", true);
     reader.AddIgnoredOf(inner);
   });
+  reader.Bool("return_metrics", options.metrics);
+  if (options.metrics && options.stream && !options.include_usage) {
+    reader.Fail(
+        "return_metrics",
+        "return_metrics needs \"stream_options\": {\"include_usage\": true} in a stream: the "
+        "metrics are in that event");
+  }
   reader.Int("priority", kIntMin, kIntMax, options.priority);
   reader.String("cache_salt", kNameBytesMax, options.cache_salt);
   reader.String("request_id", kNameBytesMax, options.request_id);

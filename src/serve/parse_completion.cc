@@ -68,6 +68,11 @@ Parsed<CompletionRequest> ParseCompletionRequest(std::string_view body,
   SamplingParams& params = request.options.params;
   ReadEnvelope(reader, request.options);
   ReadPrompt(reader, context.vocab_size, request.prompts);
+  if (request.options.metrics && request.prompts.size() > 1) {
+    reader.Fail("return_metrics",
+                fmt::format("return_metrics is for one prompt, this request has {}",
+                            request.prompts.size()));
+  }
   reader.Bool("echo", request.echo);
   reader.Bool("add_special_tokens", request.add_special_tokens);
   request.parse_special = context.parse_special_default;

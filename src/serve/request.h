@@ -43,6 +43,7 @@ struct GenerationOptions {
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
+  bool metrics = false;  // the answer tells what its time went into
   int priority = 0;
   std::string cache_salt;
   std::string request_id;  // becomes part of the response's id

@@ -157,4 +157,19 @@ void AppendEvent(const Json& data, std::string& out) {
   out += "\n\n";
 }
 
+Json PhasesJson(const RequestPhases& phases) {
+  return {{"queue_s", phases.queue.seconds()},
+          {"prefill_s", phases.prefill.seconds()},
+          {"hold_s", phases.hold.seconds()},
+          {"transfer_s", phases.transfer.seconds()},
+          {"decode_s", phases.decode.seconds()}};
+}
+
+Json MetricsJson(const AnswerTimes& times) {
+  Json json = PhasesJson(times.phases);
+  json["ttft_s"] = times.ttft.seconds();
+  json["e2e_s"] = times.e2e.seconds();
+  return json;
+}
+
 }  // namespace millrace::serve

@@ -11,6 +11,7 @@
 
 #include "base/json.h"
 #include "core/ids.h"
+#include "core/output.h"
 
 namespace millrace::serve {
 
@@ -61,6 +62,14 @@ std::string TokenText(std::string_view bytes);
 int64_t CountCharacters(std::string_view bytes);
 
 Json UsageJson(const UsageCounts& usage);
+
+// What the time of an answer went into.
+struct AnswerTimes {
+  Duration ttft, e2e;  // as the front end saw them
+  RequestPhases phases;
+};
+Json MetricsJson(const AnswerTimes& times);
+Json PhasesJson(const RequestPhases& phases);
 Json CompletionLogprobs(std::span<const TokenReport> tokens);
 Json ChatLogprobs(std::span<const TokenReport> tokens);
 // vLLM's: null for the first token, then {"ID": {logprob, rank, decoded_token}} per token.

@@ -114,6 +114,7 @@ void Service::Impl::Begin(std::shared_ptr<ModelContext> model_context, Call call
   spec.format.stream = options.stream;
   spec.format.include_usage = options.include_usage;
   spec.format.continuous_usage = options.continuous_usage;
+  spec.format.metrics = options.metrics;
   spec.format.ignored = options.ignored;
   spec.head.id = id;
   spec.head.created = UnixSeconds();

@@ -40,13 +40,7 @@ Json TimesJson(const RequestTimes& times) {
                {"last_scheduled_s", SecondsOrNull(times.last_scheduled, times.arrived)},
                {"first_token_s", SecondsOrNull(times.first_token, times.arrived)},
                {"last_token_s", SecondsOrNull(times.last_token, times.arrived)}};
-  if (const auto phases = PhasesOf(times)) {
-    json["phases"] = {{"queue_s", phases->queue.seconds()},
-                      {"prefill_s", phases->prefill.seconds()},
-                      {"hold_s", phases->hold.seconds()},
-                      {"transfer_s", phases->transfer.seconds()},
-                      {"decode_s", phases->decode.seconds()}};
-  }
+  if (const auto phases = PhasesOf(times)) json["phases"] = PhasesJson(*phases);
   return json;
 }
 

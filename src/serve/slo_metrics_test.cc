@@ -108,5 +108,42 @@ TEST(EarlyRefusal, TheServerJudgesAndRefuses) {
   }
 }
 
+TEST(AnswerMetrics, TellWhatTheTimeWentInto) {
+  TestServer server;
+  Json asked = {{"prompt", "abc"}, {"max_tokens", 8}, {"return_metrics", true}};
+  EXPECT_FALSE(server.Call("/v1/completions", {{"prompt", "abc"}}).contains("metrics"));
+  const Json whole = server.Call("/v1/completions", asked);
+  ASSERT_TRUE(whole.contains("metrics")) << whole;
+  asked["stop"] = "o";  // its end follows the stop string
+  const Json stopped = server.Call("/v1/completions", asked);
+  EXPECT_EQ(stopped["choices"][0]["finish_reason"], "stop");
+  asked.erase("stop");
+  asked["stream_options"] = {{"include_usage", true}};
+  const Json last = server.Stream("/v1/completions", asked).back();
+  for (const Json& answer : {whole, stopped, last}) {
+    const Json& metrics = answer["metrics"];
+    EXPECT_EQ(metrics.size(), 7u) << answer;
+    double sum = 0;
+    for (const char* phase : {"queue_s", "prefill_s", "hold_s", "transfer_s", "decode_s"}) {
+      EXPECT_GE(metrics[phase].get<double>(), 0);
+      sum += metrics[phase].get<double>();
+    }
+    EXPECT_GT(sum, 0);
+    EXPECT_LE(sum, metrics["e2e_s"].get<double>()) << "it began and ended within the front end's";
+    EXPECT_LE(metrics["ttft_s"].get<double>(), metrics["e2e_s"].get<double>());
+  }
+}
+
+TEST(AnswerMetrics, AreOfOnePromptAndInAnEventOfTheirOwn) {
+  TestServer server;
+  Json asked = {{"prompt", {"a", "b"}}, {"return_metrics", true}};
+  server.Call("/v1/completions", asked, 400);
+  asked["prompt"] = "a";
+  asked["stream"] = true;
+  server.Call("/v1/completions", asked, 400);
+  asked["return_metrics"] = 1;
+  server.Call("/v1/completions", asked, 400);
+}
+
 }  // namespace
 }  // namespace millrace::serve

@@ -103,6 +103,20 @@ class Roles(unittest.TestCase):
                                   timeout=LIMIT_S, check=True)
             self.assertRegex(done.stdout, '"choices"|prefill')
 
+    def check_phases(self):
+        """A request that is handed over spends time on the way, and says so."""
+        request = {**requests()[0], "return_metrics": True}
+        metrics = json.loads(self.server.post("/v1/completions", request)[1])["metrics"]
+        for phase in ("prefill_s", "transfer_s", "decode_s"):
+            self.assertGreater(metrics[phase], 0, metrics)
+        total = sum(metrics[f"{phase}_s"]
+                    for phase in ("queue", "prefill", "hold", "transfer", "decode"))
+        self.assertLessEqual(total, metrics["e2e_s"])
+        text = self.server.get("/metrics")[1]
+        for name in ("hold", "transfer"):
+            found = re.search(rf"millrace_request_{name}_time_seconds_sum{{.*}} (\S+)", text)
+            self.assertGreater(float(found.group(1)), 0, name)
+
     def test_up_apart(self):
         self.start("up", MODEL, "--prefill-workers", "1", "--decode-workers", "1", "--threads",
                    "1")
@@ -110,6 +124,7 @@ class Roles(unittest.TestCase):
         self.wait_for_roles(APART)
         self.stream_while(lambda: None)
         self.assertGreaterEqual(self.server.status()["counters"]["moves"], STREAMS)
+        self.check_phases()
         # Its process dies and is started again.
         self.stream_while(lambda: os.kill(self.server.workers()[self.worker_of("prefill")],
                                           signal.SIGKILL))
