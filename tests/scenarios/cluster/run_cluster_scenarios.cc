@@ -92,8 +92,12 @@ class ClusterScenario : public Scenario {
   }
 
   void Options(const Command& c) {
-    options_.stages = c.Int("stages", options_.stages);
-    options_.tensor_parallel = c.Int("tp", options_.tensor_parallel);
+    LayoutShape& shape = options_.shape;
+    shape.stages = c.Int("stages", shape.stages);
+    shape.tensor_parallel = c.Int("tp", shape.tensor_parallel);
+    shape.prefill = c.Int("prefill", shape.prefill);
+    shape.decode = c.Int("decode", shape.decode);
+    shape.replicas = c.Int("replicas", shape.replicas);
     options_.elastic = c.Int("elastic", options_.elastic ? 1 : 0) == 1;
     options_.deaths_max = c.Int("deaths_max", options_.deaths_max);
     options_.waiting_max = c.Int("waiting_max", options_.waiting_max);
