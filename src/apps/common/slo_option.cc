@@ -17,12 +17,13 @@ Status ReadPart(const std::string& text, LatencyLimits& limits) {
                     "attainment=90%, got '{}'",
                     Printable(text, 60)));
   }
+  const bool share = name == "attainment";
   const std::string value = text.substr(at + 1);
   if (text[at] == ':') {
-    return InvalidArgument(fmt::format("must be {0}=TIME with a unit, such as {0}={1}ms, got '{2}'",
-                                       Printable(name), Printable(value, 20), Printable(text, 60)));
+    return InvalidArgument(fmt::format(
+        "must be {0}={1} with its unit, such as {0}={2}{3}, got '{4}'", name,
+        share ? "SHARE" : "TIME", Printable(value, 20), share ? "%" : "ms", Printable(text, 60)));
   }
-  const bool share = name == "attainment";
   auto& target = share ? limits.attainment : name == "ttft" ? limits.ttft_s : limits.tpot_s;
   if (target) return InvalidArgument(fmt::format("has {} twice", name));
   auto number =

@@ -22,7 +22,9 @@ TEST(Slo, ReadsLimitsWithTheirUnits) {
 
 TEST(Slo, ErrorsNameTheCure) {
   EXPECT_EQ(ErrorOf({"ttft:250"}),
-            "must be ttft=TIME with a unit, such as ttft=250ms, got 'ttft:250'");
+            "must be ttft=TIME with its unit, such as ttft=250ms, got 'ttft:250'");
+  EXPECT_EQ(ErrorOf({"attainment:95"}),
+            "must be attainment=SHARE with its unit, such as attainment=95%, got 'attainment:95'");
   EXPECT_EQ(ErrorOf({"itl=5ms"}),
             "must be ttft=TIME, tpot=TIME or attainment=SHARE, such as ttft=2s tpot=80ms "
             "attainment=90%, got 'itl=5ms'");
