@@ -30,9 +30,15 @@ LIMIT_S = 90
 APART = {"prefill": 1, "decode": 1}
 
 
+def request(number):
+    """A worker that decodes does not compute so long a prompt while another one does."""
+    return {"prompt": f"{number} times upon a time there was a harbour. " * 12,
+            "max_tokens": TOKENS, "seed": number, "temperature": 0 if number % 2 == 0 else 0.9,
+            "ignore_eos": True}
+
+
 def requests():
-    return [{"prompt": f"Once upon a time number {i} there was", "max_tokens": TOKENS, "seed": i,
-             "temperature": 0 if i % 2 == 0 else 0.9, "ignore_eos": True} for i in range(STREAMS)]
+    return [request(i) for i in range(STREAMS)]
 
 
 def documented_commands():
@@ -49,7 +55,7 @@ class Roles(unittest.TestCase):
         alone = Server(PROGRAM, "serve", MODEL, "--threads", "1")
         try:
             alone.wait_until_ready()
-            cls.expected = [alone.stream(request)[0] for request in requests()]
+            cls.expected = [alone.stream(asked)[0] for asked in requests()]
         finally:
             alone.stop()
 
@@ -81,7 +87,7 @@ class Roles(unittest.TestCase):
     def stream_while(self, act):
         """Streams all requests, acts when they run, and compares what they got."""
         with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
-            running = [pool.submit(self.server.stream, request) for request in requests()]
+            running = [pool.submit(self.server.stream, asked) for asked in requests()]
             self.wait_for(lambda s: s["requests"] == STREAMS)
             act()
             for one, expected in zip(running, self.expected):
@@ -105,8 +111,8 @@ class Roles(unittest.TestCase):
 
     def check_phases(self):
         """A request that is handed over spends time on the way, and says so."""
-        request = {**requests()[0], "return_metrics": True}
-        metrics = json.loads(self.server.post("/v1/completions", request)[1])["metrics"]
+        asked = {**request(STREAMS), "return_metrics": True}
+        metrics = json.loads(self.server.post("/v1/completions", asked)[1])["metrics"]
         for phase in ("prefill_s", "transfer_s", "decode_s"):
             self.assertGreater(metrics[phase], 0, metrics)
         total = sum(metrics[f"{phase}_s"]
@@ -175,7 +181,7 @@ class Roles(unittest.TestCase):
         self.stream_while(lambda: None)
         # Both get requests.
         with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
-            running = [pool.submit(self.server.stream, request) for request in requests()]
+            running = [pool.submit(self.server.stream, asked) for asked in requests()]
             self.wait_for(lambda s: sorted(p["requests"] for p in s["pipelines"]) == [3, 3])
             for one, expected in zip(running, self.expected):
                 self.assertEqual(one.result(LIMIT_S)[0], expected)
