@@ -29,6 +29,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const double seconds = MeasuredCost(*profile).Seconds(batch);
     MR_CHECK(std::isfinite(seconds) && seconds >= 0) << seconds;
     MR_CHECK(ParseProfile(FormatProfile(*profile), "again").ok());
+    const auto line = ParseProfile(FormatProfileLine(*profile), "line");
+    MR_CHECK(line.ok() && MeasuredCost(*line).Seconds(batch) == seconds);
+    if (CheckPlausible(*profile).ok()) {
+      const ProfileRates rates = RatesOf(*profile);
+      MR_CHECK(std::isfinite(rates.prefill_tokens_per_s) && rates.prefill_tokens_per_s > 0);
+      MR_CHECK(std::isfinite(rates.decode_tokens_per_s) && rates.decode_tokens_per_s > 0);
+    }
   }
   return 0;
 }

@@ -44,6 +44,48 @@ int64_t SaturationTokens(const StepCost& cost, int64_t tokens_max) {
   return tokens_max;
 }
 
+namespace {
+
+BatchShape PromptOf(int64_t tokens) {
+  return {
+      .prefill_tokens = tokens, .prefill_tokens_squared = tokens * tokens, .prefill_sequences = 1};
+}
+BatchShape DecodesOf(int32_t sequences, int64_t context) {
+  return {.decode_sequences = sequences, .decode_context = sequences * context};
+}
+
+}  // namespace
+
+ProfileRates RatesOf(const Profile& profile) {
+  const StepModel& step = profile.step.model;
+  const auto rate = [&](int64_t tokens, const BatchShape& batch) {
+    const double seconds = step.Seconds(batch);
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
+  };
+  return {
+      .prefill_tokens_per_s = rate(profile.saturation_tokens, PromptOf(profile.saturation_tokens)),
+      .decode_tokens_per_s =
+          rate(ProfileRates::kDecodes, DecodesOf(ProfileRates::kDecodes, ProfileRates::kContext))};
+}
+
+Status CheckPlausible(const Profile& profile) {
+  constexpr double kSecondsMin = 1e-7, kSecondsMax = 1e4;
+  const auto check = [&](std::string_view what, const StepModel& model, const BatchShape& batch) {
+    const double seconds = model.Seconds(batch);
+    if (seconds >= kSecondsMin && seconds <= kSecondsMax) return OkStatus();
+    return InvalidArgument(
+        fmt::format("{} takes {:g} s, which is outside [{:g}, {:g}]: the profile cannot be of a "
+                    "real machine; measure again with `millrace profile`",
+                    what, seconds, kSecondsMin, kSecondsMax));
+  };
+  const BatchShape decode = DecodesOf(1, 1), prompt = PromptOf(profile.saturation_tokens);
+  MR_RETURN_IF_ERROR(check("a decode of one token", profile.step.model, decode));
+  MR_RETURN_IF_ERROR(check("its part in the layers", profile.layers.model, decode));
+  MR_RETURN_IF_ERROR(check(fmt::format("a prompt of {} tokens", profile.saturation_tokens),
+                           profile.step.model, prompt));
+  return check("its part in the layers", profile.layers.model, prompt);
+}
+
 MeasuredCost::MeasuredCost(const Profile& profile, LayerRange layers)
     : step_(profile.step.model),
       layers_(profile.layers.model),

@@ -55,7 +55,21 @@ struct Profile {
 // unmeasured ramp to zero cost. kInvalidArgument if there are too few samples.
 Result<Profile> FitProfile(Profile measured, StepKnots knots);
 
+// Tokens per second of the whole model, for display.
+struct ProfileRates {
+  static constexpr int kDecodes = 8;    // sequences that decode together
+  static constexpr int kContext = 256;  // cached tokens of each
+  double prefill_tokens_per_s = 0;      // of a prompt of saturation_tokens
+  double decode_tokens_per_s = 0;
+};
+ProfileRates RatesOf(const Profile& profile);
+
+// kInvalidArgument: times that no machine can have, such as a step that takes none.
+Status CheckPlausible(const Profile& profile);
+
 std::string FormatProfile(const Profile& profile);
+// One line, about 2 KB: the same without samples and pace, which only the simulator uses.
+std::string FormatProfileLine(Profile profile);
 // `file` names the text in errors; each error names the key.
 Result<Profile> ParseProfile(std::string_view text, std::string_view file);
 Result<Profile> LoadProfile(const std::string& path);

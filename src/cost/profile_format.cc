@@ -246,7 +246,9 @@ Status Read(const Fields& top, Profile& profile) {
 
 }  // namespace
 
-std::string FormatProfile(const Profile& profile) {
+namespace {
+
+Json ToJson(const Profile& profile) {
   Json json = {
       {"format", kFormat},
       {"version", kVersion},
@@ -280,7 +282,19 @@ std::string FormatProfile(const Profile& profile) {
   }
   json["samples"] = Json::array();
   for (const ProfileSample& sample : profile.samples) json["samples"].push_back(ToJson(sample));
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json;
+}
+
+}  // namespace
+
+std::string FormatProfile(const Profile& profile) {
+  return ToJson(profile).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string FormatProfileLine(Profile profile) {
+  profile.samples.clear();
+  profile.pace.reset();
+  return ToJson(profile).dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
 Result<Profile> ParseProfile(std::string_view text, std::string_view file) {

@@ -163,5 +163,52 @@ TEST(ProfileTest, AWrongFileNamesTheKey) {
   EXPECT_FALSE(ParseProfile("[]", "p.json").ok());
 }
 
+TEST(ProfileTest, OneLineIsTheSameCost) {
+  const Profile profile = Fitted();
+  const std::string line = FormatProfileLine(profile);
+  EXPECT_LT(line.size(), 4000u);
+  for (const char c : line) EXPECT_TRUE(c >= ' ' && c <= '~') << static_cast<int>(c);
+  const auto again = ParseProfile(line, "p.json");
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_TRUE(again->samples.empty());
+  EXPECT_FALSE(again->pace);
+  EXPECT_EQ(again->saturation_tokens, profile.saturation_tokens);
+  EXPECT_EQ(again->front_end->step_s, profile.front_end->step_s);
+  for (const ProfileSample& sample : profile.samples) {
+    EXPECT_EQ(MeasuredCost(*again, {2, 5}).Seconds(sample.batch),
+              MeasuredCost(profile, {2, 5}).Seconds(sample.batch));
+  }
+  EXPECT_EQ(FormatProfileLine(*again), line);
+}
+
+TEST(ProfileTest, RatesAreOfTheWholeModel) {
+  const Profile profile = Fitted();
+  const ProfileRates rates = RatesOf(profile);
+  const int64_t tokens = profile.saturation_tokens;
+  const double prompt_s = StepSeconds({.prefill_tokens = tokens,
+                                       .prefill_tokens_squared = tokens * tokens,
+                                       .prefill_sequences = 1});
+  EXPECT_NEAR(rates.prefill_tokens_per_s, static_cast<double>(tokens) / prompt_s,
+              1e-3 * rates.prefill_tokens_per_s);
+  const double decode_s = StepSeconds({.decode_sequences = 8, .decode_context = 8 * 256});
+  EXPECT_NEAR(rates.decode_tokens_per_s, 8 / decode_s, 1e-3 * rates.decode_tokens_per_s);
+}
+
+TEST(ProfileTest, TimesThatNoMachineHasAreNotPlausible) {
+  EXPECT_TRUE(CheckPlausible(Fitted()).ok());
+  const auto with = [](double fixed_s, StepFit Profile::*fit) {
+    Profile profile = Fitted();
+    StepCoefficients c{.fixed_s = fixed_s, .token_s = {0}, .sequence_s = {0}};
+    (profile.*fit).model = *StepModel::Create({}, c);
+    return CheckPlausible(profile);
+  };
+  for (StepFit Profile::*fit : {&Profile::step, &Profile::layers}) {
+    EXPECT_TRUE(with(1e-3, fit).ok());
+    EXPECT_FALSE(with(0, fit).ok());
+    EXPECT_FALSE(with(1e-9, fit).ok());
+    EXPECT_FALSE(with(1e5, fit).ok());
+  }
+}
+
 }  // namespace
 }  // namespace millrace::cost
