@@ -93,7 +93,7 @@ Status WriteAt(int fd, const std::string& path, const void* data, size_t size, u
 class ShardWriter {
  public:
   ShardWriter(int fd, std::string path, const Shard& shard, DType dtype, uint64_t data_begin,
-              std::function<void(int64_t)> wrote)
+              std::function<Status(int64_t)> wrote)
       : fd_(fd),
         path_(std::move(path)),
         dtype_(dtype),
@@ -135,8 +135,7 @@ class ShardWriter {
       Status status = WriteAt(fd_, path_, buffer.data(), buffer.size(), at);
       MutexLock lock(mutex_);
       if (!status_.ok()) return;
-      status_ = status;
-      wrote_(static_cast<int64_t>(buffer.size()));
+      status_ = status.ok() ? wrote_(static_cast<int64_t>(buffer.size())) : status;
     }
   }
 
@@ -144,7 +143,7 @@ class ShardWriter {
   const std::string path_;
   const DType dtype_;
   const uint64_t data_begin_;
-  const std::function<void(int64_t)> wrote_;
+  const std::function<Status(int64_t)> wrote_;
   std::vector<Piece> pieces_;
   std::atomic<size_t> next_ = 0;
   Mutex mutex_;
@@ -152,7 +151,7 @@ class ShardWriter {
 };
 
 Status WriteShard(const fs::path& folder, const Shard& shard, DType dtype,
-                  const std::function<void(int64_t)>& wrote) {
+                  const std::function<Status(int64_t)>& wrote) {
   const std::string path = (folder / shard.name).string();
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return FailedPrecondition(fmt::format("{}: {}", path, std::strerror(errno)));
@@ -206,6 +205,7 @@ Status WriteAll(const fs::path& folder, const Json& config, const ModelSpec& spe
     MR_RETURN_IF_ERROR(WriteShard(folder, shard, options.dtype, [&](int64_t bytes) {
       done += bytes;
       if (options.progress) options.progress(done, static_cast<int64_t>(total));
+      return options.go_on ? options.go_on() : OkStatus();
     }));
   }
   return WriteIndex(folder, shards, total);

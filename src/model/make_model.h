@@ -17,6 +17,7 @@ struct MakeModelOptions {
   DType dtype = DType::kBF16;
   uint64_t shard_bytes_max = 4'000'000'000;
   std::function<void(int64_t done, int64_t total)> progress;  // bytes; from one thread at a time
+  std::function<Status()> go_on;  // like `progress`; may wait; an error ends the work
 };
 
 // Writes config.json, model.safetensors or shards with their index, tokenizer.json,
