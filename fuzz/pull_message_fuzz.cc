@@ -45,6 +45,10 @@ void Check(const KvRequest& request) {
   std::visit([](const auto& item) { Check(item); }, request.item);
 }
 
+void Check(const ProbeRequest& request) {
+  MR_CHECK(request.bytes > 0 && request.bytes <= kProbeBytesMax);
+}
+
 void TryRequest(std::span<const std::byte> bytes) {
   const auto request = DecodePullRequest(bytes);
   if (!request.ok()) return MR_CHECK(!request.status().message().empty());

@@ -33,6 +33,7 @@ using Term = StrongId<struct TermTag>;
 using ShardId = StrongId<struct ShardIdTag>;
 using PipelineId = StrongId<struct PipelineIdTag>;
 using TransferId = StrongId<struct TransferIdTag>;
+using ProbeId = StrongId<struct ProbeIdTag>;
 
 // The r-th of n tensor-parallel workers of a stage: n in {1, 2, 4, 8}.
 struct TensorRank {
@@ -66,6 +67,15 @@ struct HeldShard {
   LayerRange layers;
   TensorRank rank;
 };
+// What a worker says of its machine beside its device and memory, for plans and for display. A
+// worker of an earlier version says nothing.
+struct MachineFacts {
+  std::optional<int> cores;  // that it computes with
+  std::string zone;          // machines of one zone are near each other; empty: not known
+  std::optional<double> price_usd_per_hour;  // unset: not known, which is not zero
+  bool spot = false;                         // may be taken away at short notice
+  friend bool operator==(const MachineFacts&, const MachineFacts&) = default;
+};
 struct Join {
   std::string name;   // chosen by the operator who started it; unique in the cluster
   std::string token;  // the cluster's join token
@@ -74,6 +84,7 @@ struct Join {
   std::string device;        // what it computes with, for display
   int64_t memory_bytes = 0;  // available for weights and KV
   std::vector<HeldShard> held;
+  MachineFacts machine;
 };
 struct ShardLoaded {
   ShardId shard;
@@ -111,8 +122,21 @@ struct PullDone {
 struct Leaving {  // a notice: this worker will be gone after this time (SIGTERM, a spot notice)
   std::optional<Duration> in;
 };
+// The step times of this worker with the cluster's model, as the text of a profile
+// (docs/formats/profile.md). Only for controllers that speak kProtocolProfiles.
+struct WorkerProfile {
+  std::string text;
+};
+// What a ProbeLink measured, as it was measured: the controller checks the numbers.
+struct LinkProbed {
+  ProbeId probe;
+  Status status;
+  double latency_s = 0;  // one way: half of the shortest round trip
+  double bytes_per_s = 0;
+  int64_t bytes = 0;  // transferred for it
+};
 using ToController = std::variant<Join, ShardLoaded, ShardProgress, PipelineOpened, StepDone,
-                                  PipelineBroken, PullDone, Leaving>;
+                                  PipelineBroken, PullDone, Leaving, WorkerProfile, LinkProbed>;
 
 // Sent on its own stream and thread.
 struct Heartbeat {
@@ -129,6 +153,7 @@ struct Welcome {
   WorkerId worker;
   Term term;
   Duration heartbeat_every;
+  ProtocolRange protocol = {};  // the controller's
 };
 struct Refused {  // the connection is closed after it; retry only if `retry`
   Status reason;
@@ -241,10 +266,17 @@ struct PullKv {
   std::optional<LayerRange> layers = {};  // a subset of the pipeline's layers here; unset: all
   PulledActivations activations = PulledActivations::kLocal;
 };
+// Measure the link from `from` to the receiver (-> LinkProbed). Only for workers that speak
+// kProtocolProfiles, and never while requests run.
+struct ProbeLink {
+  ProbeId probe;
+  WorkerAddress from;
+};
 struct Leave {  // finish the running work and end the process
   std::string reason;
 };
-using ToWorker = std::variant<Welcome, Refused, LoadShard, UnloadShard, OpenPipeline, ClosePipeline,
-                              PipelineStep, ExportKv, ReleaseKv, PullKv, Leave, ReturnBlocks>;
+using ToWorker =
+    std::variant<Welcome, Refused, LoadShard, UnloadShard, OpenPipeline, ClosePipeline,
+                 PipelineStep, ExportKv, ReleaseKv, PullKv, Leave, ReturnBlocks, ProbeLink>;
 
 }  // namespace millrace

@@ -110,6 +110,7 @@ TEST(Codec, RandomMessagesReachEveryField) {
   std::vector<SequenceResult> sequence_results;
   std::vector<WorkerAddress> addresses;
   std::vector<WorkerIdentity> identities;
+  std::vector<MachineFacts> machines;
   std::vector<PipelineHop> hops;
   std::vector<KvSource> sources;
   for (int i = 0; i < 60; ++i) {
@@ -121,6 +122,7 @@ TEST(Codec, RandomMessagesReachEveryField) {
     const auto join = std::get<Join>(testing::RandomToController(rng, 0));
     addresses.push_back(join.address);
     identities.push_back(join.identity);
+    machines.push_back(join.machine);
     const auto open = std::get<OpenPipeline>(testing::RandomToWorker(rng, 4));
     for (const auto& h : open.hops) hops.push_back(h);
     const auto pull = std::get<PullKv>(testing::RandomToWorker(rng, 9));
@@ -134,6 +136,7 @@ TEST(Codec, RandomMessagesReachEveryField) {
   ExpectEveryFieldVaries(sequence_results);
   ExpectEveryFieldVaries(addresses);
   ExpectEveryFieldVaries(identities);
+  ExpectEveryFieldVaries(machines);
   ExpectEveryFieldVaries(hops);
   ExpectEveryFieldVaries(sources);
 }

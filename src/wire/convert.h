@@ -5,6 +5,8 @@
 // thread.
 #pragma once
 
+#include <optional>
+
 #include "base/status.h"
 #include "core/worker_messages.h"
 #include "wire/codec.h"
@@ -19,6 +21,8 @@ void ToProto(const LayerRange& from, proto::LayerRange& to);
 void ToProto(const TensorRank& from, proto::TensorRank& to);
 void ToProto(const WorkerAddress& from, proto::WorkerAddress& to);
 void ToProto(const Envelope& from, proto::Envelope& to);
+// An absent `oldest` is `newest`.
+Status TakeProtocol(uint32_t newest, std::optional<uint32_t> oldest, ProtocolRange& out);
 Status FromProto(const proto::Status& from, Status& out);
 Status FromProto(const proto::LayerRange& from, LayerRange& out);
 Status FromProto(const proto::TensorRank& from, TensorRank& out);

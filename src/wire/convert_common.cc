@@ -118,6 +118,11 @@ void ToProto(const Envelope& from, proto::Envelope& to) {
   to.set_sequence(sequence);
 }
 
+Status TakeProtocol(uint32_t newest, std::optional<uint32_t> oldest, ProtocolRange& out) {
+  MR_RETURN_IF_ERROR(Take("protocol_version", newest, out.newest));
+  return Take("oldest_protocol_version", oldest.value_or(newest), out.oldest, 0, newest);
+}
+
 Status FromProto(const proto::Envelope& from, Envelope& out) {
   out.term = Term(from.term());
   out.incarnation = Incarnation(from.incarnation());

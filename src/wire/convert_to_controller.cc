@@ -11,7 +11,7 @@ namespace {
 // ---- to the wire
 
 void Put(const Join& from, proto::ToController& to) {
-  const auto& [name, token, identity, address, device, memory_bytes, held] = from;
+  const auto& [name, token, identity, address, device, memory_bytes, held, machine] = from;
   proto::Join& out = *to.mutable_join();
   out.set_name(name);
   out.set_token(token);
@@ -30,6 +30,12 @@ void Put(const Join& from, proto::ToController& to) {
     ToProto(layers, *entry.mutable_layers());
     ToProto(rank, *entry.mutable_rank());
   }
+  const auto& [cores, zone, price_usd_per_hour, spot] = machine;
+  proto::MachineFacts& facts = *out.mutable_machine();
+  if (cores) facts.set_cores(static_cast<uint32_t>(*cores));
+  facts.set_zone(zone);
+  if (price_usd_per_hour) facts.set_price_usd_per_hour(*price_usd_per_hour);
+  facts.set_spot(spot);
 }
 
 void Put(const ShardLoaded& from, proto::ToController& to) {
@@ -88,7 +94,38 @@ void Put(const Leaving& from, proto::ToController& to) {
   if (in) out.set_in_ns(static_cast<uint64_t>(in->ns));
 }
 
+void Put(const WorkerProfile& from, proto::ToController& to) {
+  const auto& [text] = from;
+  to.mutable_worker_profile()->set_text(text);
+}
+
+void Put(const LinkProbed& from, proto::ToController& to) {
+  const auto& [probe, status, latency_s, bytes_per_s, bytes] = from;
+  proto::LinkProbed& out = *to.mutable_link_probed();
+  out.set_probe(probe.value());
+  ToProto(status, *out.mutable_status());
+  out.set_latency_s(latency_s);
+  out.set_bytes_per_s(bytes_per_s);
+  out.set_bytes(static_cast<uint64_t>(bytes));
+}
+
 // ---- from the wire
+
+Status Read(const proto::MachineFacts& from, MachineFacts& out) {
+  if (from.has_cores()) {
+    MR_RETURN_IF_ERROR(Take("cores", from.cores(), out.cores.emplace(), 1, kCoresMax));
+  }
+  MR_RETURN_IF_ERROR(TakeText("zone", from.zone(), kNameBytesMax, out.zone));
+  out.spot = from.spot();
+  if (!from.has_price_usd_per_hour()) return OkStatus();
+  const double price = from.price_usd_per_hour();
+  if (!(price >= 0 && price <= kPriceUsdPerHourMax)) {
+    return InvalidArgument(
+        fmt::format("price_usd_per_hour must be in [0, {}], got {}", kPriceUsdPerHourMax, price));
+  }
+  out.price_usd_per_hour = price;
+  return OkStatus();
+}
 
 Status Read(const proto::Join& from, Join& out) {
   MR_RETURN_IF_ERROR(TakeText("name", from.name(), kNameBytesMax, out.name));
@@ -96,13 +133,10 @@ Status Read(const proto::Join& from, Join& out) {
   if (!from.has_identity()) return Missing("identity");
   const proto::WorkerIdentity& id = from.identity();
   WorkerIdentity& identity = out.identity;
-  ProtocolRange& protocol = identity.protocol;
-  MR_RETURN_IF_ERROR(Take("protocol_version", id.protocol_version(), protocol.newest));
-  protocol.oldest = protocol.newest;
-  if (id.has_oldest_protocol_version()) {
-    MR_RETURN_IF_ERROR(Take("oldest_protocol_version", id.oldest_protocol_version(),
-                            protocol.oldest, 0, id.protocol_version()));
-  }
+  MR_RETURN_IF_ERROR(TakeProtocol(
+      id.protocol_version(),
+      id.has_oldest_protocol_version() ? std::optional(id.oldest_protocol_version()) : std::nullopt,
+      identity.protocol));
   MR_RETURN_IF_ERROR(TakeText("model_fingerprint", id.model_fingerprint(), kNameBytesMax,
                               identity.model_fingerprint));
   MR_RETURN_IF_ERROR(
@@ -118,6 +152,7 @@ Status Read(const proto::Join& from, Join& out) {
     MR_RETURN_WITHIN(Element("held", i), FromProto(from.held(i).layers(), shard.layers));
     MR_RETURN_WITHIN(Element("held", i), FromProto(from.held(i).rank(), shard.rank));
   }
+  MR_RETURN_WITHIN("machine", Read(from.machine(), out.machine));
   return OkStatus();
 }
 
@@ -172,6 +207,18 @@ Status Read(const proto::Leaving& from, Leaving& out) {
   return from.has_in_ns() ? TakeDuration("in", from.in_ns(), out.in.emplace()) : OkStatus();
 }
 
+Status Read(const proto::WorkerProfile& from, WorkerProfile& out) {
+  return TakeText("text", from.text(), kProfileTextBytesMax, out.text);
+}
+
+Status Read(const proto::LinkProbed& from, LinkProbed& out) {
+  out.probe = ProbeId(from.probe());
+  MR_RETURN_WITHIN("status", FromProto(from.status(), out.status));
+  out.latency_s = from.latency_s();
+  out.bytes_per_s = from.bytes_per_s();
+  return Take("bytes", from.bytes(), out.bytes);
+}
+
 }  // namespace
 
 void ToProto(const ToController& from, proto::ToController& to) {
@@ -206,6 +253,12 @@ Status FromProto(const proto::ToController& from, ToController& out) {
       return OkStatus();
     case P::kLeaving:
       MR_RETURN_WITHIN("leaving", Read(from.leaving(), out.emplace<Leaving>()));
+      return OkStatus();
+    case P::kWorkerProfile:
+      MR_RETURN_WITHIN("worker_profile", Read(from.worker_profile(), out.emplace<WorkerProfile>()));
+      return OkStatus();
+    case P::kLinkProbed:
+      MR_RETURN_WITHIN("link_probed", Read(from.link_probed(), out.emplace<LinkProbed>()));
       return OkStatus();
     case P::MESSAGE_NOT_SET: break;
   }

@@ -25,11 +25,13 @@ Status TakeAddresses(std::string_view field, const Addresses& from, size_t max,
 // ---- to the wire
 
 void Put(const Welcome& from, proto::ToWorker& to) {
-  const auto& [worker, term, heartbeat_every] = from;
+  const auto& [worker, term, heartbeat_every, protocol] = from;
   proto::Welcome& out = *to.mutable_welcome();
   out.set_worker(worker.value());
   out.set_term(term.value());
   out.set_heartbeat_every_ns(static_cast<uint64_t>(heartbeat_every.ns));
+  out.set_protocol_version(static_cast<uint32_t>(protocol.newest));
+  out.set_oldest_protocol_version(static_cast<uint32_t>(protocol.oldest));
 }
 
 void Put(const Refused& from, proto::ToWorker& to) {
@@ -133,6 +135,13 @@ void Put(const PullKv& from, proto::ToWorker& to) {
   out.set_activations(static_cast<uint32_t>(activations));
 }
 
+void Put(const ProbeLink& from, proto::ToWorker& to) {
+  const auto& [probe, worker] = from;
+  proto::ProbeLink& out = *to.mutable_probe_link();
+  out.set_probe(probe.value());
+  ToProto(worker, *out.mutable_from());
+}
+
 void Put(const Leave& from, proto::ToWorker& to) {
   const auto& [reason] = from;
   proto::Status printable;  // the same rule, for a text that may quote anything
@@ -142,13 +151,19 @@ void Put(const Leave& from, proto::ToWorker& to) {
 
 // ---- from the wire
 
+constexpr uint32_t kProtocolUnsaid = 5;  // of a controller that does not say its version
+
 Status Read(const proto::Welcome& from, Welcome& out) {
   out.worker = WorkerId(from.worker());
   out.term = Term(from.term());
   MR_RETURN_IF_ERROR(
       TakeDuration("heartbeat_every", from.heartbeat_every_ns(), out.heartbeat_every));
   if (out.heartbeat_every.ns == 0) return Missing("heartbeat_every");
-  return OkStatus();
+  return TakeProtocol(from.has_protocol_version() ? from.protocol_version() : kProtocolUnsaid,
+                      from.has_oldest_protocol_version()
+                          ? std::optional(from.oldest_protocol_version())
+                          : std::nullopt,
+                      out.protocol);
 }
 
 Status Read(const proto::Refused& from, Refused& out) {
@@ -289,6 +304,13 @@ Status Read(const proto::PullKv& from, PullKv& out) {
   return OkStatus();
 }
 
+Status Read(const proto::ProbeLink& from, ProbeLink& out) {
+  out.probe = ProbeId(from.probe());
+  if (!from.has_from()) return Missing("from");
+  MR_RETURN_WITHIN("from", FromProto(from.from(), out.from));
+  return OkStatus();
+}
+
 Status Read(const proto::Leave& from, Leave& out) {
   return TakeText("reason", from.reason(), kStatusBytesMax, out.reason);
 }
@@ -320,6 +342,7 @@ Status FromProto(const proto::ToWorker& from, ToWorker& out) {
     case P::kExportKv: return ReadAs<ExportKv>("export_kv", from.export_kv(), out);
     case P::kReleaseKv: return ReadAs<ReleaseKv>("release_kv", from.release_kv(), out);
     case P::kPullKv: return ReadAs<PullKv>("pull_kv", from.pull_kv(), out);
+    case P::kProbeLink: return ReadAs<ProbeLink>("probe_link", from.probe_link(), out);
     case P::kLeave: return ReadAs<Leave>("leave", from.leave(), out);
     case P::MESSAGE_NOT_SET: break;
   }

@@ -27,6 +27,9 @@ inline constexpr size_t kEosTokensMax = 64;
 inline constexpr int kBlockSizeMax = 65536;  // tokens
 
 inline constexpr size_t kNameBytesMax = 256;  // names, addresses, fingerprints, devices
+inline constexpr int kCoresMax = 65536;
+inline constexpr double kPriceUsdPerHourMax = 10000;
+inline constexpr size_t kProfileTextBytesMax = size_t{64} << 10;
 inline constexpr size_t kTokenBytesMax = 4096;
 inline constexpr size_t kStatusBytesMax = 1024;  // the sender truncates a longer text
 inline constexpr Duration kDurationMax = Duration::Seconds(86400.0 * 366);

@@ -197,6 +197,19 @@ TEST(Refusals, ToController) {
   expect("name has 257 bytes", [](auto& m) { m.set_name(std::string(257, 'x')); });
   expect("name holds control", [](auto& m) { m.set_name("a\x1b[2J"); });
   expect("memory_bytes", [](auto& m) { m.set_memory_bytes(~0ull); });
+  expect("machine: cores", [](auto& m) { m.mutable_machine()->set_cores(0); });
+  expect("machine: cores", [](auto& m) { m.mutable_machine()->set_cores(1 << 20); });
+  expect("machine: zone holds control", [](auto& m) { m.mutable_machine()->set_zone("a\nb"); });
+  for (const double price : {-0.01, 10001.0, std::nan("")}) {
+    expect("machine: price_usd_per_hour",
+           [&](auto& m) { m.mutable_machine()->set_price_usd_per_hour(price); });
+  }
+  ExpectNames(
+      Refusal(WorkerProfile{},
+              [](auto& m) {
+                m.mutable_worker_profile()->set_text(std::string(kProfileTextBytesMax + 1, ' '));
+              }),
+      "worker_profile: text");
   ExpectNames(Refusal(PipelineOpened{},
                       [](auto& m) { m.mutable_pipeline_opened()->mutable_status()->set_code(13); }),
               "status: code");

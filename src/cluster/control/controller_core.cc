@@ -66,7 +66,9 @@ ControllerCore::ControllerCore(ControllerOptions options)
                    .dispatch = options_.dispatch,
                    .prefers_cached = options_.prefers_cached,
                    .short_prompt_tokens = options_.short_prompt_tokens},
-                  deployment_, pipelines_, requests_, transfers_, memory_) {}
+                  deployment_, pipelines_, requests_, transfers_, memory_),
+      machines_({.num_layers = options_.num_layers, .link_probes = options_.link_probes}, members_,
+                outbox_) {}
 
 ControllerCore::~ControllerCore() = default;
 
@@ -75,7 +77,15 @@ void ControllerCore::Receive(ConnectionId from, ToController message, Time now) 
     ++counters_.stale_messages;  // from a worker that was given up
     return;
   }
-  std::visit([&](const auto& m) { On(from, m, now); }, message);
+  std::visit(
+      [&](const auto& m) {
+        if constexpr (requires(Worker & worker) { machines_.On(worker, m, now); }) {
+          machines_.On(*members_.Find(from), m, now);
+        } else {
+          On(from, m, now);
+        }
+      },
+      message);
 }
 
 Status ControllerCore::ApplyPlan(Plan plan, std::vector<std::string> node_names) {
@@ -129,6 +139,7 @@ void ControllerCore::Tick(Time now) {
   requests_.TryQueue();
   pipelines_.TouchAll();  // leases and overdue retries
   deployment_.Check();
+  machines_.Tick(requests_.size() > 0 || deployment_.changing(), now);
   retire_ = true;
 }
 

@@ -45,6 +45,7 @@
 #include "cluster/control/id_source.h"
 #include "cluster/control/kv_memory.h"
 #include "cluster/control/layout.h"
+#include "cluster/control/machine_reports.h"
 #include "cluster/control/membership.h"
 #include "cluster/control/outbox.h"
 #include "cluster/control/pipelines.h"
@@ -74,9 +75,10 @@ struct ControllerOptions : MembershipOptions, DeploymentOptions {
   // Between pipelines that serve the same requests. Unset: by the plan's flow where it states one,
   // and otherwise by predicted time.
   std::optional<DispatchOptions> dispatch;
-  bool prefers_cached = true;        // of PlacementOptions
-  int64_t short_prompt_tokens = 64;  // of PlacementOptions
-  std::optional<Plan> plan;          // instead of an automatic layout
+  bool prefers_cached = true;                   // of PlacementOptions
+  int64_t short_prompt_tokens = 64;             // of PlacementOptions
+  std::optional<LinkProbeOptions> link_probes;  // unset: links are not probed
+  std::optional<Plan> plan;                     // instead of an automatic layout
   std::vector<std::string> node_names;
 
   Duration waiting_limit = Duration::Seconds(60);  // how long a request may wait for a pipeline
@@ -204,6 +206,7 @@ class ControllerCore {
   Requests requests_;
   Transfers transfers_;
   Placements placements_;
+  MachineReports machines_;
   bool retire_ = false;  // retiring pipelines may have emptied
 
   std::vector<RequestOutput> outputs_;

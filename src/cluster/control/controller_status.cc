@@ -55,6 +55,14 @@ constexpr auto kCounters = std::to_array<ControllerCounter>({
      "Pulls of KV that a worker could not complete.", &Counters::pulls_failed},
     {"leases_renewed", "millrace_cluster_kv_leases_renewed_total",
      "Leases on KV that were renewed because the puller is alive.", &Counters::leases_renewed},
+    {"profiles_refused", "millrace_cluster_profiles_refused_total",
+     "Profiles of workers that were not used: damaged, of another model, or not plausible.",
+     &Counters::profiles_refused},
+    {"links_probed", "millrace_cluster_links_probed_total",
+     "Links between workers that were measured.", &Counters::links_probed},
+    {"probes_failed", "millrace_cluster_link_probes_failed_total",
+     "Measurements of links that failed or gave numbers that no link has.",
+     &Counters::probes_failed},
     {"stale_messages", "millrace_cluster_stale_messages_total",
      "Messages dropped because their session, pipeline or transfer no longer exists.",
      &Counters::stale_messages},
@@ -87,6 +95,10 @@ ControllerCounters ControllerCore::counters() const {
   counters.moved_bytes = transfers.moved_bytes;
   counters.pulls_failed = transfers.pulls_failed;
   counters.leases_renewed = transfers.leases_renewed;
+  counters.profiles_refused = machines_.profiles_refused();
+  counters.links_probed = machines_.links_probed();
+  counters.probes_failed = machines_.probes_failed();
+  counters.stale_messages += machines_.stale();
   return counters;
 }
 
@@ -98,6 +110,7 @@ ClusterStatus ControllerCore::Describe(Time now) const {
                        .degraded = layout().Degraded(),
                        .changing = deployment_.changing(),
                        .given_up = given_up(),
+                       .links = machines_.Links(now),
                        .requests = static_cast<int64_t>(requests_.size()),
                        .waiting = static_cast<int64_t>(requests_.waiting()),
                        .moving = transfers_.moving(),
@@ -113,6 +126,10 @@ ClusterStatus ControllerCore::Describe(Time now) const {
     w.memory_bytes = worker.join.memory_bytes;
     w.batches = worker.beat.steps_done;
     w.silent = now - worker.last_beat;
+    w.numeric_class = worker.join.identity.numeric_class;
+    w.host_id = worker.address.host_id;
+    w.machine = worker.join.machine;
+    w.profile = worker.profile;
     for (const LayoutStage& stage : layout().stages) {
       for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
         const Slot& slot = stage.ranks[rank];

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 #include "cluster/control/layout.h"
 #include "core/plan.h"
 #include "core/worker_messages.h"
+#include "cost/profile.h"
 
 namespace millrace::cluster {
 
@@ -23,6 +25,14 @@ struct WorkerStatus {
   int64_t memory_bytes = 0, weight_bytes = 0, kv_bytes = 0;
   uint64_t batches = 0;
   Duration silent;  // since the last heartbeat
+  std::string numeric_class, host_id;
+  MachineFacts machine;
+  std::shared_ptr<const cost::Profile> profile;  // null: none
+};
+struct LinkStatus {  // of one direction, as measured
+  std::string from, to;
+  double latency_s = 0, bytes_per_s = 0;
+  Duration age;
 };
 struct PipelineStatus {
   PipelineId id;
@@ -45,7 +55,8 @@ struct ControllerCounters {
   uint64_t pulls_failed = 0, leases_renewed = 0;
   uint64_t fetched = 0;           // replays that fetched recoverable KV
   uint64_t computed_in_part = 0;  // of these: only some layers computed again
-  uint64_t stale_messages = 0;    // for pipelines, shards and transfers that no longer exist
+  uint64_t profiles_refused = 0, links_probed = 0, probes_failed = 0;
+  uint64_t stale_messages = 0;  // for pipelines, shards and transfers that no longer exist
 };
 
 // A counter's name in /cluster/status and in /metrics, and its help text.
@@ -67,6 +78,7 @@ struct ClusterStatus {
   std::optional<GivenUpPlan> given_up;  // the last change of plan, if it was given up
   std::vector<WorkerStatus> workers;
   std::vector<PipelineStatus> pipelines;
+  std::vector<LinkStatus> links;
   int64_t requests = 0, waiting = 0, moving = 0;
   ControllerCounters counters;
 };

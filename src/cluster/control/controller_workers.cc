@@ -36,7 +36,9 @@ void ControllerCore::Admit(ConnectionId connection, Join join, Time now) {
   const Worker& worker = members_.Add(id, connection, std::move(join), now);
   MR_LOG(info, "worker {} joined from {} ({})", Printable(worker.join.name),
          Printable(worker.address.data), Printable(worker.join.device));
-  outbox_.Send(id, Welcome{id, options_.term, options_.heartbeat_every});
+  outbox_.Send(id,
+               Welcome{id, options_.term, options_.heartbeat_every, options_.identity.protocol});
+  machines_.WorkerJoined(worker);
   deployment_.WorkerJoined();
 }
 
@@ -59,6 +61,7 @@ void ControllerCore::LoseWorker(WorkerId id, const Status& reason, bool disconne
     LosePipeline(pipeline, Unavailable(cause), PipelineEnd::kDeath, {}, now);
   }
   memory_.LoseWorker(id);
+  machines_.WorkerLost(id);
   CountSuspectedDeaths(id, Unavailable(cause));
 }
 

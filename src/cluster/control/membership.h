@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "base/status.h"
 #include "core/connection_id.h"
 #include "core/worker_messages.h"
+#include "cost/profile.h"
 
 namespace millrace::cluster {
 
@@ -46,8 +48,9 @@ class Membership {
     Heartbeat beat;
     int64_t longest_batch_ms = 0;
     bool draining = false;
-    bool leaving = false;  // it has announced that it leaves
-    std::string unusable;  // why it gets no layers; empty: it gets layers
+    bool leaving = false;                          // it has announced that it leaves
+    std::shared_ptr<const cost::Profile> profile;  // as it said; null: none
+    std::string unusable;                          // why it gets no layers; empty: it gets layers
 
     bool Usable() const { return !draining && unusable.empty(); }
   };

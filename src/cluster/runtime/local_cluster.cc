@@ -162,6 +162,8 @@ WorkerLinks LocalCluster::LinksFor(const std::weak_ptr<Member>& self) {
   links.pipeline_closed = [self](PipelineId pipeline) {
     if (const auto member = self.lock()) member->kv->PipelineClosed(pipeline);
   };
+  // Within a process there is no link to measure.
+  links.start_probe = [](const ProbeLink&) {};
   links.end_session = [this, self](const std::string& reason, bool for_good) {
     const auto member = self.lock();
     if (member && for_good) End(member, reason);

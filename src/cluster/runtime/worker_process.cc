@@ -54,6 +54,7 @@ WorkerProcess::~WorkerProcess() {
   for (const auto& control : controls_) control->Disconnect();
   peers_.reset();
   if (data_) data_->Stop();
+  prober_.reset();
   exchange_.reset();
   host_.reset();
 }
@@ -86,6 +87,7 @@ Status WorkerProcess::Open() {
   };
   MR_ASSIGN_OR_RETURN(data_, net::StartTcpDataPlane(std::move(data), std::move(events)));
   kv_plane_->Use(data_.get());
+  prober_ = std::make_unique<LinkProber>(*data_, clock_);
   if (options_.weights) options_.weights->Use(data_.get());
 
   PeerStepsOptions peers;
@@ -153,6 +155,7 @@ void WorkerProcess::OnActivations(std::span<const std::byte> key, net::Payload p
 Result<net::PullSource> WorkerProcess::ServePull(std::span<const std::byte> bytes) {
   MR_ASSIGN_OR_RETURN(const PullRequest request, DecodePullRequest(bytes));
   if (const auto* kv = std::get_if<KvRequest>(&request)) return kv_plane_->Serve(*kv);
+  if (const auto* probe = std::get_if<ProbeRequest>(&request)) return LinkProber::Serve(*probe);
   if (!options_.weights) return NotFound("this worker has no weights to copy");
   return options_.weights->Serve(std::get<WeightRequest>(request));
 }
@@ -181,6 +184,9 @@ WorkerLinks WorkerProcess::Links() {
                            const ExportKv& kv) { exchange_->Export(layers, stage, kv); };
   links.unexport_kv = [this](const KvHandle& handle) { exchange_->Release(handle); };
   links.pipeline_closed = [this](PipelineId pipeline) { exchange_->PipelineClosed(pipeline); };
+  links.start_probe = [this](const ProbeLink& probe) {
+    prober_->Probe(probe, [this](const LinkProbed& probed) { host_->ProbeEnded(probed); });
+  };
   links.end_session = [this](const std::string& reason, bool for_good) {
     MutexLock lock(mutex_);
     for_good_ = for_good_ || for_good;

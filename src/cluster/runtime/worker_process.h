@@ -20,6 +20,7 @@
 #include "cluster/link/peer_steps.h"
 #include "cluster/transfer/kv_exchange.h"
 #include "cluster/transfer/kv_plane.h"
+#include "cluster/transfer/link_probe.h"
 #include "cluster/transfer/weight_exchange.h"
 #include "cluster/worker/worker_host.h"
 #include "net/data_plane.h"
@@ -81,6 +82,7 @@ class WorkerProcess {
   std::unique_ptr<KvPlane> kv_plane_;
   std::unique_ptr<WorkerHost> host_;
   std::unique_ptr<net::DataPlane> data_;
+  std::unique_ptr<LinkProber> prober_;
   std::unique_ptr<PeerSteps> peers_;
   std::vector<std::unique_ptr<ControlClient>> controls_;  // by controller
   std::atomic<ControlClient*> control_{nullptr};          // of this session, or of the last one

@@ -100,6 +100,15 @@ Status TakeRequest(const proto::WeightRequest& from, WeightRequest& out) {
       fmt::format("bytes [{}, {}), the limit is {}", from.begin(), from.end(), kWeightPartBytes));
 }
 
+void PutRequest(const ProbeRequest& from, proto::PullRequest& request) {
+  const auto& [bytes] = from;
+  request.mutable_probe()->set_bytes(bytes);
+}
+
+Status TakeRequest(const proto::ProbeRequest& from, ProbeRequest& out) {
+  return wire::Take("bytes", from.bytes(), out.bytes, 1, kProbeBytesMax);
+}
+
 Result<PullRequest> TakeAny(const proto::PullRequest& from) {
   PullRequest request;
   switch (from.what_case()) {
@@ -108,6 +117,9 @@ Result<PullRequest> TakeAny(const proto::PullRequest& from) {
       return request;
     case proto::PullRequest::kWeights:
       MR_RETURN_WITHIN("weights", TakeRequest(from.weights(), request.emplace<WeightRequest>()));
+      return request;
+    case proto::PullRequest::kProbe:
+      MR_RETURN_WITHIN("probe", TakeRequest(from.probe(), request.emplace<ProbeRequest>()));
       return request;
     case proto::PullRequest::WHAT_NOT_SET: break;
   }

@@ -21,6 +21,7 @@ namespace millrace::cluster {
 inline constexpr uint32_t kPullVersion = 1;
 inline constexpr size_t kPullRequestBytesMax = 512;
 inline constexpr size_t kWeightPartBytes = size_t{1} << 20;  // the most in one answer
+inline constexpr size_t kProbeBytesMax = size_t{8} << 20;    // likewise
 inline constexpr size_t kWeightListBytesMax = size_t{2} << 20;
 
 struct KvRequest {
@@ -33,9 +34,14 @@ struct WeightRequest {
   std::string layout;        // WeightList::layout; unused by kList
   model::WeightRange range;  // for kDigests a range of the digests; `file` is ignored
 };
-using PullRequest = std::variant<KvRequest, WeightRequest>;
+// Bytes of no meaning, for a probe of the link.
+struct ProbeRequest {
+  uint32_t bytes = 0;
+};
+using PullRequest = std::variant<KvRequest, WeightRequest, ProbeRequest>;
 std::vector<std::byte> Encode(const PullRequest& request);
-// kInvalidArgument: not a request, an empty item, or a range that is empty or larger than a part.
+// kInvalidArgument: not a request, an empty item, or a range that is empty or larger than a part,
+// or a probe of more bytes than kProbeBytesMax or none.
 // kUnimplemented: of another version.
 Result<PullRequest> DecodePullRequest(std::span<const std::byte> bytes);
 

@@ -24,8 +24,9 @@ TEST(PullMessages, EveryFieldRoundTrips) {
   kv.handle.nonce.fill(5);
   const KvRequest activations{kv.handle, stage::ActivationRange{4, 16, 300}};
   const WeightRequest range{Ask::kRange, std::string(64, 'a'), {3, 1 << 20, 2 << 20}};
-  for (const PullRequest& request : {PullRequest(kv), PullRequest(activations),
-                                     PullRequest(WeightRequest{}), PullRequest(range)}) {
+  for (const PullRequest& request :
+       {PullRequest(kv), PullRequest(activations), PullRequest(WeightRequest{}), PullRequest(range),
+        PullRequest(ProbeRequest{kProbeBytesMax})}) {
     const auto read = DecodePullRequest(Encode(request));
     ASSERT_TRUE(read.ok()) << read.status().ToString();
     EXPECT_TRUE(wire::testing::Same(*read, request));

@@ -33,6 +33,7 @@ void WorkerCore::SessionUp(Time) {
 // The next controller replays the requests of these pipelines, so their KV is of no more use.
 void WorkerCore::SessionDown(Time) {
   worker_.reset();
+  takes_profiles_ = false;
   while (!pipelines_.empty()) ErasePipeline(pipelines_.begin()->first);
   for (auto& [id, shard] : shards_) {
     shard.orders.clear();
@@ -55,7 +56,7 @@ void WorkerCore::FromPeer(PeerMessage message, Time now) {
 }
 
 // A controller with an older term has been replaced but may not know it yet.
-void WorkerCore::On(const Welcome& message, Time) {
+void WorkerCore::On(const Welcome& message, Time now) {
   if (message.term < term_) {
     ++counters_.refused;
     Emit(EndSession{fmt::format("the controller of term {} was replaced by the one of term {}",
@@ -65,7 +66,10 @@ void WorkerCore::On(const Welcome& message, Time) {
   term_ = message.term;
   worker_ = message.worker;
   heartbeat_every_ = message.heartbeat_every;
+  last_busy_ = now;                       // layers are about to come
   if (leaving_) Emit(SendUp{*leaving_});  // this controller may not know
+  takes_profiles_ = message.protocol.newest >= kProtocolProfiles;
+  if (profile_ && takes_profiles_) Emit(SendUp{*profile_});
 }
 
 void WorkerCore::On(const Refused& message, Time) {
@@ -183,7 +187,8 @@ Status WorkerCore::CheckOpen(const OpenPipeline& message) const {
   return OkStatus();
 }
 
-void WorkerCore::On(OpenPipeline& message, Time) {
+void WorkerCore::On(OpenPipeline& message, Time now) {
+  last_busy_ = now;
   const PipelineId id = message.pipeline;
   if (pipelines_.contains(id)) return;
   if (Status ok = CheckOpen(message); !ok.ok()) {
@@ -277,6 +282,30 @@ void WorkerCore::On(PullKv& message, Time) {
 
 void WorkerCore::PullEnded(const PullDone& done) {
   if (pulls_.erase(done.transfer) > 0) Emit(SendUp{done});
+}
+
+// A probe would share the processor and the link with the steps, so it would disturb both.
+void WorkerCore::On(const ProbeLink& message, Time now) {
+  if (IdleFor(now).ns > 0) return Emit(StartProbe{message});
+  Emit(SendUp{LinkProbed{message.probe, Unavailable("this worker has steps to compute")}});
+}
+
+void WorkerCore::ProbeEnded(const LinkProbed& probed) {
+  if (worker_) Emit(SendUp{probed});
+}
+
+void WorkerCore::SetProfile(WorkerProfile profile) {
+  profile_ = std::move(profile);
+  if (worker_ && takes_profiles_) Emit(SendUp{*profile_});
+}
+
+Duration WorkerCore::IdleFor(Time now) const {
+  const auto waits = [](const auto& entry) { return !entry.second.steps.empty(); };
+  const auto loads = [](const auto& entry) { return !entry.second.loaded; };
+  if (running_ || std::ranges::any_of(pipelines_, waits) || std::ranges::any_of(shards_, loads)) {
+    return {};
+  }
+  return now - last_busy_;
 }
 
 void WorkerCore::PeerLost(Incarnation peer, const Status& reason) {

@@ -87,13 +87,16 @@ struct Export {
 struct Unexport {
   KvHandle handle;
 };
+struct StartProbe {  // -> ProbeEnded
+  ProbeLink probe;
+};
 struct EndSession {  // and join again, unless `for_good`
   std::string reason;
   bool for_good = false;
 };
 using WorkerAction = std::variant<SendUp, SendToPeer, SendActivations, StartLoad, DropShard,
                                   AbortGroup, StartPipeline, DropPipeline, ReturnMemory, StartPull,
-                                  Export, Unexport, EndSession>;
+                                  Export, Unexport, StartProbe, EndSession>;
 
 struct WorkerCoreOptions {
   static constexpr size_t kShardsMax = 16;
@@ -152,6 +155,9 @@ class WorkerCore {
   void LoadProgress(const ShardProgress& progress);
   void PipelineStarted(PipelineId pipeline, const Status& status);
   void PullEnded(const PullDone& done);
+  void ProbeEnded(const LinkProbed& probed);
+  // The worker's profile from now on: for this controller and for later ones.
+  void SetProfile(WorkerProfile profile);
 
   // The steps that can run now; nullopt: none. REQUIRES: no batch is running.
   std::optional<ReadyBatch> NextBatch(Time now);
@@ -163,6 +169,8 @@ class WorkerCore {
   // nullopt: once its work has moved.
   void AnnounceLeaving(std::optional<Duration> in);
   Heartbeat MakeHeartbeat(Time now);
+  // How long this worker has had nothing to compute; zero while a batch runs or steps wait.
+  Duration IdleFor(Time now) const;
 
   // Actions since the last call, in order.
   void TakeActions(std::vector<WorkerAction>& actions);
@@ -228,6 +236,7 @@ class WorkerCore {
   void On(const ExportKv& message, Time now);
   void On(const ReleaseKv& message, Time now);
   void On(PullKv& message, Time now);
+  void On(const ProbeLink& message, Time now);
   void On(const Leave& message, Time now);
 
   Status CheckOpen(const OpenPipeline& message) const;
@@ -250,12 +259,15 @@ class WorkerCore {
   std::optional<WorkerId> worker_;  // set from Welcome to the end of the session
   Term term_;                       // the highest one seen
   Duration heartbeat_every_ = Duration::Seconds(0.25);
+  bool takes_profiles_ = false;  // the controller of this session
+  std::optional<WorkerProfile> profile_;
   std::optional<Leaving> leaving_;  // as announced; announced again in the next session
   std::map<ShardId, Shard> shards_;
   std::map<PipelineId, Pipeline> pipelines_;
   std::unordered_map<TransferId, PipelineId> pulls_;
   std::optional<ReadyBatch> running_;
   Time running_since_;
+  Time last_busy_;  // when a batch last ended, a pipeline was opened, or a session began
   uint64_t turns_ = 0;
   uint64_t heartbeats_ = 0;
   std::vector<WorkerAction> actions_;

@@ -357,5 +357,59 @@ TEST(WorkerCore, JoinsAgainWhenNoSourceHadTheWeights) {
   EXPECT_EQ(std::get<Join>(said[0].message).identity.model_fingerprint, "learned");
 }
 
+// As soon as it is known, and again in each session; a controller of the version before would end
+// the session.
+TEST(WorkerCore, GivesItsProfileToControllersThatTakeOne) {
+  WorkerCore core({});
+  Welcomed(core, 1);
+  (void)Take<SendUp>(core);
+  core.SetProfile({"times"});
+  const auto at_once = Take<SendUp>(core);
+  ASSERT_EQ(at_once.size(), 1u);
+  EXPECT_EQ(std::get<WorkerProfile>(at_once[0].message).text, "times");
+  core.SessionDown({});
+  core.SetProfile({"other times"});
+  EXPECT_TRUE(Take<SendUp>(core).empty()) << "there is no session";
+  Welcomed(core, 2);
+  const auto sent = Take<SendUp>(core);
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(std::get<WorkerProfile>(sent[1].message).text, "other times");
+  core.SessionDown({});
+  core.SessionUp({});
+  core.FromController(Welcome{WorkerId(3), Term(1), Duration::Seconds(0.25), {5, 5}}, {});
+  EXPECT_EQ(Take<SendUp>(core).size(), 1u) << "the Join";
+}
+
+TEST(WorkerCore, ProbesALinkOnlyWhileItHasNothingToCompute) {
+  const auto at = [](double seconds) { return Time{} + Duration::Seconds(seconds); };
+  WorkerCore core({});
+  OpenSecondHop(core);
+  EXPECT_EQ(core.IdleFor(at(5)), Duration::Seconds(5));
+  core.FromController(ProbeLink{.probe = ProbeId(1)}, at(5));
+  EXPECT_EQ(Take<StartProbe>(core).size(), 1u);
+  core.ProbeEnded({.probe = ProbeId(1), .latency_s = 1e-3, .bytes_per_s = 1e9});
+  EXPECT_EQ(std::get<LinkProbed>(Take<SendUp>(core).at(0).message).bytes_per_s, 1e9);
+  // A step has arrived, is computed, and has ended.
+  core.FromPeer(PipelineStep{kPipeline, Plan(1)}, at(6));
+  const auto refused = [&](double seconds) {
+    core.FromController(ProbeLink{.probe = ProbeId(2)}, at(seconds));
+    std::vector<WorkerAction> actions;
+    core.TakeActions(actions);
+    if (actions.size() != 1 || !std::holds_alternative<SendUp>(actions[0])) return false;
+    return std::get<LinkProbed>(std::get<SendUp>(actions[0]).message).status.code() ==
+           StatusCode::kUnavailable;
+  };
+  EXPECT_EQ(core.IdleFor(at(6)), Duration());
+  EXPECT_TRUE(refused(6));
+  core.ActivationsArrived(kPipeline, StepId(1), std::make_shared<const std::vector<std::byte>>());
+  ASSERT_TRUE(core.NextBatch(at(7)));
+  EXPECT_TRUE(refused(8));
+  core.BatchEnded(OkStatus(), std::vector<PartOutput>(1), at(9));
+  (void)Take<SendUp>(core);
+  EXPECT_EQ(core.IdleFor(at(11)), Duration::Seconds(2));
+  core.FromController(Load(ShardId(9), {0, 1}), at(11));
+  EXPECT_EQ(core.IdleFor(at(12)), Duration()) << "layers are being loaded";
+}
+
 }  // namespace
 }  // namespace millrace::cluster

@@ -88,6 +88,18 @@ void WorkerHost::PullEnded(const PullDone& done) {
   Flush();
 }
 
+void WorkerHost::ProbeEnded(const LinkProbed& probed) {
+  MutexLock lock(mutex_);
+  core_.ProbeEnded(probed);
+  Flush();
+}
+
+void WorkerHost::SetProfile(WorkerProfile profile) {
+  MutexLock lock(mutex_);
+  core_.SetProfile(std::move(profile));
+  Flush();
+}
+
 void WorkerHost::AnnounceLeaving(std::optional<Duration> in) {
   MutexLock lock(mutex_);
   core_.AnnounceLeaving(in);
@@ -107,6 +119,11 @@ bool WorkerHost::welcomed() const {
 Duration WorkerHost::heartbeat_every() const {
   MutexLock lock(mutex_);
   return core_.heartbeat_every();
+}
+
+Duration WorkerHost::IdleFor() const {
+  MutexLock lock(mutex_);
+  return core_.IdleFor(clock_.Now());
 }
 
 WorkerCounters WorkerHost::counters() const {
@@ -291,6 +308,8 @@ void WorkerHost::Do(Export& action) {
 }
 
 void WorkerHost::Do(Unexport& action) { links_.unexport_kv(action.handle); }
+
+void WorkerHost::Do(StartProbe& action) { links_.start_probe(action.probe); }
 
 void WorkerHost::Do(EndSession& action) { links_.end_session(action.reason, action.for_good); }
 

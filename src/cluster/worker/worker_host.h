@@ -57,6 +57,7 @@ struct WorkerLinks {
                      const ExportKv& kv)>
       export_kv;
   std::function<void(const KvHandle& handle)> unexport_kv;
+  std::function<void(const ProbeLink& probe)> start_probe;  // -> ProbeEnded
   // Ends the pulls from the pipeline and into it.
   std::function<void(PipelineId pipeline)> pipeline_closed;
   std::function<void(const std::string& reason, bool for_good)> end_session;
@@ -82,11 +83,14 @@ class WorkerHost {
   void ActivationsArrived(PipelineId pipeline, StepId step, ActivationBytes activations);
   void PeerLost(Incarnation peer, const Status& reason);
   void PullEnded(const PullDone& done);
+  void ProbeEnded(const LinkProbed& probed);
+  void SetProfile(WorkerProfile profile);
   void AnnounceLeaving(std::optional<Duration> in);
   Heartbeat MakeHeartbeat();
 
   bool welcomed() const;
   Duration heartbeat_every() const;
+  Duration IdleFor() const;  // as of WorkerCore
   WorkerCounters counters() const;
   size_t pipelines() const;
 
@@ -113,6 +117,7 @@ class WorkerHost {
   void Do(StartPull& action) MR_REQUIRES(mutex_);
   void Do(Export& action) MR_REQUIRES(mutex_);
   void Do(Unexport& action) MR_REQUIRES(mutex_);
+  void Do(StartProbe& action) MR_REQUIRES(mutex_);
   void Do(EndSession& action) MR_REQUIRES(mutex_);
   std::shared_ptr<stage::ActivationCachingStage> StageOf(ShardId shard) const MR_REQUIRES(mutex_);
 

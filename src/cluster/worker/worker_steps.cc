@@ -227,10 +227,11 @@ void WorkerCore::Take(PipelineId id, Pipeline& pipeline, ReadyBatch& batch) {
   part.input = std::move(input.mapped());
 }
 
-void WorkerCore::BatchEnded(const Status& status, std::vector<PartOutput> outputs, Time) {
+void WorkerCore::BatchEnded(const Status& status, std::vector<PartOutput> outputs, Time now) {
   MR_CHECK(running_) << "no batch is running";
   const ReadyBatch batch = std::move(*running_);
   running_.reset();
+  last_busy_ = now;
   ++counters_.batches;
   counters_.parts += batch.parts.size();
   for (size_t i = 0; i < batch.parts.size(); ++i) {

@@ -110,6 +110,7 @@ class ModelledWorker {
 
   void Settle();
   void Do(cluster::SendUp& action);
+  void Do(cluster::StartProbe&) {}  // no controller here asks for one
   void Do(cluster::SendToPeer& action);
   void Do(cluster::SendActivations& action);
   void Do(cluster::StartLoad& action);

@@ -87,6 +87,7 @@ class Worker {
   void LoseSession();
   void Settle();  // performs actions of the core, then the next batch
   void Do(cluster::SendUp& action);
+  void Do(cluster::StartProbe&) {}  // no controller here asks for one
   void Do(cluster::SendToPeer& action);
   void Do(cluster::SendActivations& action);
   void Do(cluster::StartLoad& action);

@@ -277,6 +277,13 @@ PullKv AnyPull(Rng& rng) {
   return pull;
 }
 
+MachineFacts AnyMachine(Rng& rng) {
+  MachineFacts machine{.zone = AnyText(rng), .spot = Coin(rng)};
+  if (Coin(rng)) machine.cores = static_cast<int>(rng.Between(1, kCoresMax));
+  if (Coin(rng)) machine.price_usd_per_hour = rng.Uniform() * kPriceUsdPerHourMax;
+  return machine;
+}
+
 Join AnyJoin(Rng& rng) {
   return {.name = AnyText(rng),
           .token = AnyText(rng, 64),
@@ -284,9 +291,11 @@ Join AnyJoin(Rng& rng) {
           .address = AnyAddress(rng),
           .device = AnyText(rng),
           .memory_bytes = AnyBytes(rng),
-          .held = AnyVector(rng, 3, [&] {
-            return HeldShard{AnyLayers(rng), AnyRank(rng)};
-          })};
+          .held = AnyVector(rng, 3,
+                            [&] {
+                              return HeldShard{AnyLayers(rng), AnyRank(rng)};
+                            }),
+          .machine = AnyMachine(rng)};
 }
 
 }  // namespace
@@ -310,13 +319,19 @@ ToController RandomToController(Rng& rng, size_t kind) {
     case 6:
       return PullDone{AnyId<TransferId>(rng), AnyStatus(rng), AnyBytes(rng), rng.Uniform() * 1e6,
                       Coin(rng)};
-    default: return Leaving{Coin(rng) ? std::optional(AnyDuration(rng)) : std::nullopt};
+    case 7: return Leaving{Coin(rng) ? std::optional(AnyDuration(rng)) : std::nullopt};
+    case 8: return WorkerProfile{AnyText(rng, kProfileTextBytesMax)};
+    default:
+      return LinkProbed{AnyId<ProbeId>(rng), AnyStatus(rng), rng.Uniform() - 0.5,
+                        rng.Uniform() * 1e12, AnyBytes(rng)};
   }
 }
 
 ToWorker RandomToWorker(Rng& rng, size_t kind) {
   switch (kind) {
-    case 0: return Welcome{AnyId<WorkerId>(rng), AnyId<Term>(rng), {AnyDuration(rng).ns / 2 + 1}};
+    case 0:
+      return Welcome{
+          AnyId<WorkerId>(rng), AnyId<Term>(rng), {AnyDuration(rng).ns / 2 + 1}, AnyProtocol(rng)};
     case 1: return Refused{AnyStatus(rng), Coin(rng)};
     case 2: return AnyLoad(rng);
     case 3: return UnloadShard{AnyId<ShardId>(rng)};
@@ -327,6 +342,7 @@ ToWorker RandomToWorker(Rng& rng, size_t kind) {
     case 8: return ReleaseKv{AnyHandle(rng)};
     case 9: return AnyPull(rng);
     case 10: return Leave{AnyText(rng, kStatusBytesMax)};
+    case 12: return ProbeLink{AnyId<ProbeId>(rng), AnyAddress(rng)};
     default: return ReturnBlocks{AnyId<PipelineId>(rng), rng.Next(), AnyIndices(rng, 50)};
   }
 }

@@ -128,6 +128,10 @@ std::string MessageText::Of(const ReleaseKv& message) {
   return "release " + NameOf(message.handle);
 }
 
+std::string MessageText::Of(const ProbeLink& message) {
+  return fmt::format("probe the link from {}", NameOf(message.from));
+}
+
 std::string MessageText::Of(const ReturnBlocks& message) {
   return fmt::format("blocks of {} returned: {}", Name(message.pipeline), message.blocks.size());
 }

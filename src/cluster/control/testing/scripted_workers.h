@@ -57,8 +57,7 @@ class ScriptedWorkers : public ::testing::Test {
     Start(std::move(options));
   }
 
-  void Join(uint64_t worker) {
-    millrace::Join join;
+  void Join(uint64_t worker, millrace::Join join = {}) {
     join.name = Name(worker);
     join.address.incarnation = Incarnation(worker * 10);
     c_->Receive(ConnectionId(worker), std::move(join), now_);
@@ -168,6 +167,7 @@ class ScriptedWorkers : public ::testing::Test {
   Sent<PipelineStep> steps_;
   Sent<PullKv> pulls_;
   Sent<ExportKv> exported_;
+  Sent<ProbeLink> probes_;
   std::set<uint64_t> asked_to_leave_;
   std::vector<RequestOutput> outputs_;
 
@@ -191,6 +191,8 @@ class ScriptedWorkers : public ::testing::Test {
       pulls_.emplace_back(worker, std::move(*pull));
     } else if (auto* exported = std::get_if<ExportKv>(&message)) {
       exported_.emplace_back(worker, std::move(*exported));
+    } else if (const auto* probe = std::get_if<ProbeLink>(&message)) {
+      probes_.emplace_back(worker, *probe);
     } else if (std::holds_alternative<Leave>(message)) {
       asked_to_leave_.insert(worker);
     }

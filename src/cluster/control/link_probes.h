@@ -1,0 +1,72 @@
+// LinkProbes: which link between two workers is measured when, and what was measured. Links are
+// probed one at a time, the least recently measured first, and only while no request runs.
+//
+// Owned by the controller, which sends the orders and delivers the answers. Pure; one thread at a
+// time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "core/worker_messages.h"
+
+namespace millrace::cluster {
+
+struct LinkProbeOptions {
+  // Further workers are not probed: their links would not be measured within an hour.
+  static constexpr size_t kWorkersMax = 64;
+
+  Duration every = Duration::Seconds(300);  // a link is measured again after this time
+  Duration retry = Duration::Seconds(60);   // after a failure
+  Duration quiet = Duration::Seconds(2);    // without a request before a probe begins
+  Duration limit = Duration::Seconds(30);   // for an answer; longer than a worker probes
+};
+
+// One direction.
+struct MeasuredLink {
+  double latency_s = 0, bytes_per_s = 0;
+  Time at;
+};
+
+class LinkProbes {
+ public:
+  using Pair = std::pair<WorkerId, WorkerId>;  // from, to
+  struct Probe {
+    ProbeId id;
+    Pair pair;
+  };
+
+  explicit LinkProbes(LinkProbeOptions options) : options_(options) {}
+
+  // REQUIRES: the worker speaks kProtocolProfiles, and is new.
+  void Add(WorkerId worker);
+  // Forgets the worker and its links. An unknown one is ignored.
+  void Remove(WorkerId worker);
+
+  // The probe to begin now; nullopt: none. `busy`: requests run or wait, or weights are being
+  // loaded. The second worker of the pair measures the link from the first.
+  std::optional<Probe> Next(bool busy, Time now);
+  // The answer of `worker`. kNotFound: it answers no probe in progress. Otherwise the reason for
+  // which the numbers are not used: the worker's, or kInvalidArgument where no link has them.
+  Status Take(WorkerId worker, const LinkProbed& answer, Time now);
+
+  const std::map<Pair, MeasuredLink>& links() const { return links_; }
+
+ private:
+  const LinkProbeOptions options_;
+  std::set<WorkerId> workers_;
+  std::set<std::pair<Time, Pair>> due_;  // all pairs but the one in progress
+  std::optional<Probe> probe_;           // in progress
+  Time probe_until_;
+  uint64_t probes_ = 0;
+  std::optional<Time> quiet_since_;
+  std::map<Pair, MeasuredLink> links_;
+};
+
+}  // namespace millrace::cluster

@@ -1,0 +1,82 @@
+#include "cluster/control/machine_reports.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "base/log.h"
+#include "cost/profile.h"
+
+namespace millrace::cluster {
+namespace {
+
+Result<cost::Profile> ReadWorkersProfile(const std::string& text, int num_layers) {
+  MR_ASSIGN_OR_RETURN(cost::Profile profile, cost::ParseProfile(text, "the profile"));
+  if (profile.num_layers != num_layers) {
+    return InvalidArgument(fmt::format("it is of {}, which has {} layers; the model has {}",
+                                       Printable(profile.model), profile.num_layers, num_layers));
+  }
+  MR_RETURN_IF_ERROR(cost::CheckPlausible(profile));
+  return profile;
+}
+
+}  // namespace
+
+MachineReports::MachineReports(MachineReportsOptions options, Membership& members, Outbox& outbox)
+    : num_layers_(options.num_layers), members_(members), outbox_(outbox) {
+  if (options.link_probes) probes_.emplace(*options.link_probes);
+}
+
+void MachineReports::WorkerJoined(const Membership::Worker& worker) {
+  if (probes_ && worker.join.identity.protocol.newest >= kProtocolProfiles) {
+    probes_->Add(worker.id);
+  }
+}
+
+void MachineReports::WorkerLost(WorkerId worker) {
+  if (probes_) probes_->Remove(worker);
+}
+
+void MachineReports::On(Membership::Worker& from, const WorkerProfile& message, Time) {
+  auto profile = ReadWorkersProfile(message.text, num_layers_);
+  if (profile.ok()) {
+    from.profile = std::make_shared<const cost::Profile>(std::move(*profile));
+    return;
+  }
+  ++profiles_refused_;
+  MR_LOG(warn, "the profile of worker {} is not used: {}", Printable(from.join.name),
+         profile.status().message());
+}
+
+void MachineReports::On(Membership::Worker& from, const LinkProbed& message, Time now) {
+  const Status taken = probes_ ? probes_->Take(from.id, message, now) : NotFound("not asked for");
+  if (taken.ok()) {
+    ++links_probed_;
+  } else if (taken.code() == StatusCode::kNotFound) {
+    ++stale_;
+  } else {
+    ++probes_failed_;
+    MR_LOG(info, "worker {} could not measure a link: {}", Printable(from.join.name),
+           Printable(taken.message()));
+  }
+}
+
+void MachineReports::Tick(bool busy, Time now) {
+  const auto probe = probes_ ? probes_->Next(busy, now) : std::nullopt;
+  if (!probe) return;
+  const auto& [from, to] = probe->pair;
+  outbox_.Send(to, ProbeLink{probe->id, members_.at(from).address});
+}
+
+std::vector<LinkStatus> MachineReports::Links(Time now) const {
+  std::vector<LinkStatus> links;
+  if (!probes_) return links;
+  for (const auto& [pair, link] : probes_->links()) {
+    links.push_back({members_.at(pair.first).join.name, members_.at(pair.second).join.name,
+                     link.latency_s, link.bytes_per_s, now - link.at});
+  }
+  return links;
+}
+
+}  // namespace millrace::cluster

@@ -1,0 +1,123 @@
+// What workers say of their machines: facts, profiles, links.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+#include "cluster/control/testing/scripted_workers.h"
+
+namespace millrace::cluster {
+namespace {
+
+cost::Profile ProfileOf(int layers, double fixed_s) {
+  cost::Profile profile{.model = "m", .architecture = "a", .dtype = "bfloat16"};
+  profile.num_layers = layers;
+  profile.threads = 2;
+  profile.saturation_tokens = 256;
+  for (cost::StepFit* fit : {&profile.step, &profile.layers}) {
+    fit->model = *cost::StepModel::Create(
+        {}, {.fixed_s = fixed_s, .token_s = {fixed_s / 10}, .sequence_s = {0}});
+  }
+  return profile;
+}
+
+class Machines : public ScriptedWorkers {
+ protected:
+  Machines() {
+    ControllerOptions options = Options();
+    options.link_probes.emplace();
+    Start(std::move(options));
+  }
+  void Say(uint64_t worker, ToController message) {
+    c_->Receive(ConnectionId(worker), std::move(message), now_);
+    Settle();
+  }
+};
+
+TEST_F(Machines, TheStatusHasWhatTheWorkerSaid) {
+  millrace::Join join;
+  join.machine = {.cores = 8, .zone = "east", .price_usd_per_hour = 0.12, .spot = true};
+  join.identity.numeric_class = "class";
+  Join(1, join);
+  Join(2);
+  const ClusterStatus status = Describe();
+  EXPECT_EQ(status.workers[0].machine, join.machine);
+  EXPECT_EQ(status.workers[0].numeric_class, "class");
+  EXPECT_EQ(status.workers[0].profile, nullptr);
+  EXPECT_EQ(status.workers[1].machine, MachineFacts{}) << "unknown, not zero";
+}
+
+TEST_F(Machines, AProfileIsUsedOnlyIfItCanBeOfThisModel) {
+  Join(1);
+  const std::string good = cost::FormatProfileLine(ProfileOf(4, 1e-3));
+  const std::string bad[] = {
+      "",
+      "{}",
+      "not JSON",
+      good.substr(0, good.size() / 2),
+      cost::FormatProfileLine(ProfileOf(5, 1e-3)),  // of another model
+      cost::FormatProfileLine(ProfileOf(4, 0)),     // takes no time
+      cost::FormatProfileLine(ProfileOf(4, 2e5)),   // takes days
+  };
+  uint64_t refused = 0;
+  for (const std::string& text : bad) {
+    SCOPED_TRACE(text);
+    Say(1, WorkerProfile{text});
+    EXPECT_EQ(c_->counters().profiles_refused, ++refused);
+    ASSERT_EQ(Describe().workers.size(), 1u) << "the worker stays";
+    EXPECT_EQ(Describe().workers[0].profile, nullptr);
+  }
+  Say(1, WorkerProfile{good});
+  ASSERT_NE(Describe().workers[0].profile, nullptr);
+  EXPECT_EQ(cost::FormatProfileLine(*Describe().workers[0].profile), good);
+  Say(1, WorkerProfile{"{}"});
+  EXPECT_NE(Describe().workers[0].profile, nullptr) << "the earlier one stays";
+}
+
+TEST_F(Machines, LinksAreProbedInTurnAndShownWithTheirAge) {
+  Join(1);
+  Join(2);
+  ASSERT_TRUE(Submit(1).ok());
+  Pass(10);
+  EXPECT_TRUE(probes_.empty()) << "a request runs";
+  c_->Abort(RequestId(1), std::nullopt, now_);
+  EndStep(*Busy().begin());
+  Pass(5);
+  ASSERT_EQ(probes_.size(), 1u) << "one at a time";
+  EXPECT_EQ(probes_[0].first, 2u);
+  EXPECT_EQ(probes_[0].second.from.incarnation, Incarnation(10));
+  const ProbeId first = probes_[0].second.probe;
+  Say(1, LinkProbed{.probe = first, .latency_s = 1e-3, .bytes_per_s = 1e9});
+  EXPECT_EQ(c_->counters().stale_messages, 1u) << "the other one was asked";
+  Say(2, LinkProbed{.probe = first, .latency_s = 1e-3, .bytes_per_s = 1e9});
+  Pass(1);
+  ASSERT_EQ(probes_.size(), 2u);
+  EXPECT_EQ(probes_[1].first, 1u);
+  Say(1, LinkProbed{.probe = probes_[1].second.probe, .latency_s = -1, .bytes_per_s = 1e9});
+  EXPECT_EQ(c_->counters().links_probed, 1u);
+  EXPECT_EQ(c_->counters().probes_failed, 1u);
+  Pass(4);
+  const ClusterStatus status = Describe();
+  ASSERT_EQ(status.links.size(), 1u);
+  EXPECT_EQ(status.links[0].from, "w1");
+  EXPECT_EQ(status.links[0].to, "w2");
+  EXPECT_EQ(status.links[0].latency_s, 1e-3);
+  EXPECT_EQ(status.links[0].bytes_per_s, 1e9);
+  EXPECT_EQ(status.links[0].age, Duration::Seconds(5));
+  EXPECT_EQ(status.workers.size(), 2u);
+  Lose(1);
+  EXPECT_TRUE(Describe().links.empty());
+}
+
+TEST_F(Machines, WorkersOfTheVersionBeforeAreNotProbed) {
+  millrace::Join old;
+  old.identity.protocol = {5, 5};
+  Join(1, old);
+  Join(2);
+  Pass(20);
+  EXPECT_EQ(Describe().workers.size(), 2u);
+  EXPECT_TRUE(probes_.empty());
+}
+
+}  // namespace
+}  // namespace millrace::cluster

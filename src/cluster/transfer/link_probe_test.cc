@@ -1,0 +1,105 @@
+// A probe between two data planes on this machine.
+#include "cluster/transfer/link_probe.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <utility>
+
+namespace millrace::cluster {
+namespace {
+
+std::unique_ptr<net::DataPlane> PlaneFor(net::PullHandler serve) {
+  net::TcpDataPlaneOptions options;
+  options.token = "a token of a test";
+  net::DataPlaneEvents events;
+  events.on_message = [](auto&&...) {};
+  events.on_peer_lost = [](auto&&...) {};
+  events.on_pull = std::move(serve);
+  auto plane = net::StartTcpDataPlane(std::move(options), std::move(events));
+  EXPECT_TRUE(plane.ok()) << plane.status().ToString();
+  return std::move(*plane);
+}
+
+WorkerAddress AddressOf(const net::DataPlane& plane) {
+  WorkerAddress address;
+  address.incarnation = Incarnation(plane.self().incarnation);
+  address.data = plane.self().endpoint;
+  address.host_id = plane.self().host_id;
+  address.process_id = plane.self().process_id;
+  return address;
+}
+
+class LinkProbeTest : public ::testing::Test {
+ protected:
+  LinkProbed Measure(const WorkerAddress& from) {
+    std::promise<LinkProbed> measured;
+    prober_.Probe({ProbeId(7), from},
+                  [&](const LinkProbed& result) { measured.set_value(result); });
+    return measured.get_future().get();
+  }
+
+  const SteadyClock clock_;
+  const std::unique_ptr<net::DataPlane> here_ = PlaneFor({});
+  LinkProber prober_{*here_, clock_};
+};
+
+TEST_F(LinkProbeTest, MeasuresBothNumbersWithABoundedNumberOfBytes) {
+  std::atomic<int> served = 0;
+  const auto there = PlaneFor(
+      [&](const net::PeerAddress&, std::span<const std::byte> bytes) -> Result<net::PullSource> {
+        ++served;
+        MR_ASSIGN_OR_RETURN(const PullRequest request, DecodePullRequest(bytes));
+        return LinkProber::Serve(std::get<ProbeRequest>(request));
+      });
+  const LinkProbed result = Measure(AddressOf(*there));
+  ASSERT_TRUE(result.status.ok()) << result.status.ToString();
+  EXPECT_EQ(result.probe, ProbeId(7));
+  EXPECT_GT(result.latency_s, 0);
+  EXPECT_LT(result.latency_s, 1);
+  EXPECT_GT(result.bytes_per_s, 1e6);
+  EXPECT_GT(result.bytes, 256 << 10);
+  EXPECT_LE(result.bytes, static_cast<int64_t>(kProbeBytesTotalMax));
+  EXPECT_GT(served, 8);
+  EXPECT_TRUE(Measure(AddressOf(*there)).status.ok()) << "again";
+}
+
+TEST_F(LinkProbeTest, ARefusalAndAShortAnswerAreErrors) {
+  const auto refuses = PlaneFor([](auto&&...) -> Result<net::PullSource> {
+    return InvalidArgument("it asks for nothing that this worker knows");  // of an earlier version
+  });
+  EXPECT_FALSE(Measure(AddressOf(*refuses)).status.ok());
+  const auto cheats = PlaneFor(
+      [](auto&&...) -> Result<net::PullSource> { return LinkProber::Serve(ProbeRequest{10}); });
+  const LinkProbed result = Measure(AddressOf(*cheats));
+  EXPECT_EQ(result.status.code(), StatusCode::kDataLoss);
+  EXPECT_EQ(result.bytes_per_s, 0);
+}
+
+// Its callback never comes.
+TEST(LinkProber, EndsAfterItsPlaneHasStopped) {
+  const SteadyClock clock;
+  const auto here = PlaneFor({}), there = PlaneFor({});
+  std::atomic<int> answers = 0;
+  {
+    LinkProber prober(*here, clock);
+    here->Stop();
+    prober.Probe({ProbeId(1), AddressOf(*there)}, [&](const LinkProbed& result) {
+      EXPECT_FALSE(result.status.ok());
+      ++answers;
+    });
+  }
+  EXPECT_LE(answers, 1);
+}
+
+TEST_F(LinkProbeTest, AWorkerThatIsGoneIsAnError) {
+  auto gone = PlaneFor({});
+  const WorkerAddress address = AddressOf(*gone);
+  gone.reset();
+  EXPECT_FALSE(Measure(address).status.ok());
+}
+
+}  // namespace
+}  // namespace millrace::cluster
