@@ -25,6 +25,7 @@ struct NodeSpec {
   double price_usd_per_hour = 0;
   bool spot = false;          // may be taken away at short notice
   std::string numeric_class;  // workers of one class compute the same bits ("" means "any")
+  std::string profile;        // text of a measurement of this node (docs/formats/profile.md); or ""
 };
 
 // The capacity of one direction between two endpoints: node indices, or coordinator().

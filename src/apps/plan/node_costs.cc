@@ -19,6 +19,13 @@ std::set<std::string> DevicesOf(const ClusterSpec& cluster) {
   return devices;
 }
 
+Status CheckLayers(const std::string& source, const cost::Profile& profile, const ModelSpec& spec) {
+  if (profile.num_layers == spec.num_layers) return OkStatus();
+  return InvalidArgument(fmt::format("{}: measured with {}, which has {} layers; the model has {}",
+                                     Printable(source), Printable(profile.model),
+                                     profile.num_layers, spec.num_layers));
+}
+
 }  // namespace
 
 void AddNodeProfileOption(Command& command, const char* group, std::vector<std::string>* entries) {
@@ -44,32 +51,45 @@ Result<NodeCosts> NodeCosts::Load(const std::vector<std::string>& entries,
                       Printable(device, 60), fmt::join(devices, ", ")));
     }
     MR_ASSIGN_OR_RETURN(cost::Profile profile, cost::LoadProfile(file));
-    if (profile.num_layers != spec.num_layers) {
-      return InvalidArgument(fmt::format(
-          "{}: measured with {}, which has {} layers; the model has {}", Printable(file),
-          Printable(profile.model), profile.num_layers, spec.num_layers));
-    }
-    if (!costs.measured_.try_emplace(device, Measured{file, std::move(profile)}).second) {
+    MR_RETURN_IF_ERROR(CheckLayers(file, profile, spec));
+    if (!costs.by_device_.try_emplace(device, Measured{file, std::move(profile)}).second) {
       return InvalidArgument(
           fmt::format("--node-profile: '{}' has two profiles; give one", Printable(device, 60)));
     }
   }
+  for (const NodeSpec& node : cluster.nodes) {
+    if (node.profile.empty()) continue;
+    std::string source = fmt::format("the profile of node '{}'", Printable(node.name, 60));
+    MR_ASSIGN_OR_RETURN(cost::Profile profile, cost::ParseProfile(node.profile, source));
+    MR_RETURN_IF_ERROR(CheckLayers(source, profile, spec));
+    if (const Status real = cost::CheckPlausible(profile); !real.ok()) {
+      return real.WithContext(source);
+    }
+    costs.by_node_.emplace(node.name, Measured{std::move(source), std::move(profile)});
+  }
   return costs;
+}
+
+const NodeCosts::Measured* NodeCosts::Find(const NodeSpec& node) const {
+  if (const auto found = by_device_.find(node.device); found != by_device_.end()) {
+    return &found->second;
+  }
+  const auto found = by_node_.find(node.name);
+  return found == by_node_.end() ? nullptr : &found->second;
 }
 
 Result<std::unique_ptr<cost::StepCost>> NodeCosts::Of(const NodeSpec& node, int devices,
                                                       const ModelSpec& spec,
                                                       LayerRange layers) const {
-  const auto found = measured_.find(node.device);
-  if (found != measured_.end()) {
+  if (const Measured* found = Find(node)) {
     if (devices > 1) {
       return InvalidArgument(
           fmt::format("node '{}': {} has the times of one '{}', but this node has {}; give "
                       "them a device name of their own",
-                      node.name, Printable(found->second.file), node.device, devices));
+                      node.name, Printable(found->source), node.device, devices));
     }
     return std::unique_ptr<cost::StepCost>(
-        std::make_unique<cost::MeasuredCost>(found->second.profile, layers));
+        std::make_unique<cost::MeasuredCost>(found->profile, layers));
   }
   const auto device = cost::FindDevice(node.device);
   if (!device.ok()) return device.status().WithContext(fmt::format("node '{}'", node.name));
@@ -78,22 +98,26 @@ Result<std::unique_ptr<cost::StepCost>> NodeCosts::Of(const NodeSpec& node, int 
 }
 
 double NodeCosts::OverheadSeconds(const NodeSpec& node) const {
-  const auto found = measured_.find(node.device);
-  if (found == measured_.end() || !found->second.profile.front_end) return 0;
-  return found->second.profile.front_end->step_s;
+  const Measured* found = Find(node);
+  return found != nullptr && found->profile.front_end ? found->profile.front_end->step_s : 0;
 }
 
 std::string NodeCosts::Describe(const ClusterSpec& cluster) const {
   const std::string estimate = cost::FirstPrinciplesCost::kLabel;
-  if (measured_.empty()) return estimate + " for each node, not measured";
-  std::vector<std::string> parts, estimated;
-  for (const std::string& device : DevicesOf(cluster)) {
-    const auto found = measured_.find(device);
-    if (found == measured_.end()) {
-      estimated.push_back(device);
-    } else {
-      parts.push_back(fmt::format("{} measured ({})", device, Printable(found->second.file)));
-    }
+  if (!measured()) return estimate + " for each node, not measured";
+  std::vector<std::string> parts;
+  for (const auto& [device, found] : by_device_) {
+    parts.push_back(fmt::format("{} measured ({})", device, Printable(found.source)));
+  }
+  std::set<std::string> estimated;
+  size_t own = 0;
+  for (const NodeSpec& node : cluster.nodes) {
+    if (Find(node) == nullptr) estimated.insert(node.device);
+    if (!by_device_.contains(node.device) && by_node_.contains(node.name)) ++own;
+  }
+  if (own > 0) {
+    parts.push_back(
+        fmt::format("{} of {} nodes measured (as the cluster says)", own, cluster.nodes.size()));
   }
   if (!estimated.empty()) {
     parts.push_back(fmt::format("{} for {}", estimate, fmt::join(estimated, ", ")));

@@ -1,5 +1,6 @@
 // NodeCosts: the step times of a cluster's machines, measured by `millrace profile` on a device of
-// that name or else estimated from first principles. Immutable after construction; any thread.
+// that name, or as the cluster file gives them for a node, or else estimated from first principles.
+// Immutable after construction; any thread.
 #pragma once
 
 #include <map>
@@ -24,7 +25,7 @@ class NodeCosts {
  public:
   NodeCosts() = default;  // nothing measured
   // kInvalidArgument: an entry that is not DEVICE=FILE or is repeated; a device that no node has; a
-  // profile with another number of layers than `spec`.
+  // damaged profile, or one with another number of layers than `spec`.
   static Result<NodeCosts> Load(const std::vector<std::string>& entries, const ClusterSpec& cluster,
                                 const ModelSpec& spec);
 
@@ -33,6 +34,7 @@ class NodeCosts {
   // unknown. kInvalidArgument: several devices of a measured kind.
   Result<std::unique_ptr<cost::StepCost>> Of(const NodeSpec& node, int devices,
                                              const ModelSpec& spec, LayerRange layers) const;
+  bool measured() const { return !by_device_.empty() || !by_node_.empty(); }
   // The time between two steps; zero if not measured.
   double OverheadSeconds(const NodeSpec& node) const;
   // The source of the times, for the user.
@@ -40,10 +42,13 @@ class NodeCosts {
 
  private:
   struct Measured {
-    std::string file;
+    std::string source;  // the file, for the user
     cost::Profile profile;
   };
-  std::map<std::string, Measured> measured_;  // by device
+  const Measured* Find(const NodeSpec& node) const;
+
+  std::map<std::string, Measured> by_device_;
+  std::map<std::string, Measured> by_node_;  // of the cluster file; a device's profile comes first
 };
 
 }  // namespace millrace::apps

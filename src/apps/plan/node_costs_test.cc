@@ -52,6 +52,13 @@ cost::Profile Measured(int layers) {
   return std::move(fitted).value();
 }
 
+// The time of kBatch with all layers.
+double SecondsOf(const NodeCosts& costs, const NodeSpec& node) {
+  const auto cost = costs.Of(node, 1, Spec(), {0, kLayers});
+  EXPECT_TRUE(cost.ok()) << cost.status().ToString();
+  return cost.ok() ? (*cost)->Seconds(kBatch) : 0;
+}
+
 class NodeCostsTest : public ::testing::Test {
  protected:
   NodeCostsTest() {
@@ -113,6 +120,39 @@ TEST_F(NodeCostsTest, ProfilesOfAnotherClusterOrModelAreRefused) {
   Write(Measured(kLayers + 1));
   EXPECT_NE(LoadStatus({"mine=" + file_}).message().find("which has 5 layers; the model has 4"),
             std::string::npos);
+}
+
+TEST_F(NodeCostsTest, TheClusterFilesOwnProfileIsOfOneNode) {
+  cluster_.nodes[0].profile = cost::FormatProfileLine(Measured(kLayers));
+  cluster_.nodes.push_back({.name = "third", .device = "l4"});
+  const auto costs = NodeCosts::Load({}, cluster_, Spec());
+  ASSERT_TRUE(costs.ok()) << costs.status().ToString();
+  EXPECT_TRUE(costs->measured());
+  EXPECT_NEAR(SecondsOf(*costs, cluster_.nodes[0]), 1e-3 + 8e-4, 1e-6);
+  EXPECT_EQ(costs->OverheadSeconds(cluster_.nodes[0]), 3e-4);
+  EXPECT_EQ(costs->OverheadSeconds(cluster_.nodes[1]), 0);
+  const std::string described = costs->Describe(cluster_);
+  EXPECT_EQ(described.find("1 of 3 nodes measured (as the cluster says); "), 0u) << described;
+  // A file for the device comes first.
+  cost::Profile slower = Measured(kLayers);
+  slower.front_end->step_s = 1;
+  Write(slower);
+  const auto given = NodeCosts::Load({"mine=" + file_}, cluster_, Spec());
+  ASSERT_TRUE(given.ok()) << given.status().ToString();
+  EXPECT_EQ(given->OverheadSeconds(cluster_.nodes[0]), 1);
+}
+
+TEST_F(NodeCostsTest, ADamagedProfileOfTheClusterFileNamesItsNode) {
+  cluster_.nodes[0].profile = "{}";
+  EXPECT_EQ(LoadStatus({}).message().find("the profile of node 'one': "), 0u)
+      << LoadStatus({}).message();
+  cluster_.nodes[0].profile = cost::FormatProfileLine(Measured(kLayers + 1));
+  EXPECT_EQ(LoadStatus({}).message(),
+            "the profile of node 'one': measured with m, which has 5 layers; the model has 4");
+  cost::Profile none = Measured(kLayers);
+  none.step.model = cost::StepModel();
+  cluster_.nodes[0].profile = cost::FormatProfileLine(none);
+  EXPECT_NE(LoadStatus({}).message().find("cannot be of a real machine"), std::string::npos);
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ Status ClusterReader::ReadNode(const YAML::Node& node) {
   MR_ASSIGN_OR_RETURN(const YamlMap map,
                       YamlMap::Open(node, "a node",
                                     {"name", "count", "region", "device", "devices", "memory",
-                                     "price", "spot", "numeric_class", "nic"},
+                                     "price", "spot", "numeric_class", "nic", "profile"},
                                     name_));
   NodeSpec spec;
   MR_ASSIGN_OR_RETURN(const std::string name, map.Text("name"));
@@ -83,6 +83,7 @@ Status ClusterReader::ReadNode(const YAML::Node& node) {
   spec.price_usd_per_hour = price.value_or(0);
   MR_ASSIGN_OR_RETURN(spec.spot, map.BoolOr("spot", false));
   MR_ASSIGN_OR_RETURN(spec.numeric_class, map.TextOr("numeric_class", ""));
+  MR_ASSIGN_OR_RETURN(spec.profile, map.TextOr("profile", ""));
   MR_ASSIGN_OR_RETURN(spec.nic_bytes_per_s, map.AmountIf("nic", Quantity::kBandwidth));
   if (out_.nodes.size() + static_cast<size_t>(count) > ClusterSpec::kNodesMax) {
     return map.Error("count",

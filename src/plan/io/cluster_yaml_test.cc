@@ -23,7 +23,7 @@ nodes:
     price: 3.9 USD/h
     numeric_class: sm80
     nic: 100 Gbit/s
-  - {name: old, region: attic, device: t4, memory: 16 GiB, spot: true}
+  - {name: old, region: attic, device: t4, memory: 16 GiB, spot: true, profile: '{"it''s": 1}'}
 links:
   within_region: {bandwidth: 10 Gbit/s, latency: 0.1 ms}
   between_regions:
@@ -65,12 +65,14 @@ TEST(ClusterYamlTest, ReadsEveryField) {
   EXPECT_EQ(big.memory_bytes, 160'000'000'000);
   EXPECT_EQ(big.price_usd_per_hour, 3.9);
   EXPECT_EQ(big.numeric_class, "sm80");
+  EXPECT_EQ(big.profile, "");
   EXPECT_EQ(big.nic_bytes_per_s, 12.5e9);
   EXPECT_FALSE(big.spot);
   const NodeSpec& old = cluster->nodes[2];
   EXPECT_EQ(old.name, "old");
   EXPECT_EQ(old.memory_bytes, int64_t{16} << 30);
   EXPECT_TRUE(old.spot);
+  EXPECT_EQ(old.profile, R"({"it's": 1})") << "its content is for those who use it";
   EXPECT_FALSE(old.nic_bytes_per_s.has_value());
 
   ASSERT_EQ(cluster->trunks.size(), 1u);
