@@ -29,6 +29,9 @@ class ClusterAdmin {
   // The object that docs/http-api.md describes under GET /cluster/status.
   virtual Json Describe() = 0;
 
+  // The object that docs/http-api.md describes under GET /cluster/machines.
+  virtual Json Machines() { return Json::object(); }
+
   // Monotonic counters.
   virtual std::vector<ClusterCounter> Counters() { return {}; }
 

@@ -15,6 +15,7 @@ using HeaderList = std::vector<std::pair<std::string, std::string>>;
 class FakeAdmin final : public ClusterAdmin {
  public:
   Json Describe() override { return {{"epoch", 7}, {"missing", nullptr}}; }
+  Json Machines() override { return {{"workers", {"a"}}}; }
   Status ApplyPlan(Plan plan, std::vector<std::string> workers, const std::string&) override {
     plans.push_back({std::move(plan), std::move(workers)});
     return answer;
@@ -47,15 +48,16 @@ class ClusterTest : public testing::Test {
   }
   static int StatusOf(TestServer& server, const HeaderList& headers,
                       const std::string& path = "/cluster/status") {
-    auto reply = server.Start(path == "/cluster/status" ? "GET" : "POST", path, "{}", headers);
+    const bool reads = path == "/cluster/status" || path == "/cluster/machines";
+    auto reply = server.Start(reads ? "GET" : "POST", path, "{}", headers);
     EXPECT_TRUE(reply->WaitDone());
     return reply->status();
   }
   FakeAdmin admin_;
 };
 
-constexpr const char* kPaths[] = {"/cluster/status", "/cluster/plan", "/cluster/drain",
-                                  "/cluster/migrate"};
+constexpr const char* kPaths[] = {"/cluster/status", "/cluster/machines", "/cluster/plan",
+                                  "/cluster/drain", "/cluster/migrate"};
 
 TEST_F(ClusterTest, TheAdminSocketNeedsNoKey) {
   auto server = Serve({"root-key"}, {"api-key"});
@@ -139,6 +141,7 @@ TEST_F(ClusterTest, TheStatusIncludesTheModelsName) {
   auto server = Serve();
   EXPECT_EQ(server->Get("/cluster/status"),
             (Json{{"epoch", 7}, {"missing", nullptr}, {"model", "tiny"}}));
+  EXPECT_EQ(server->Get("/cluster/machines"), (Json{{"workers", {"a"}}, {"model", "tiny"}}));
 }
 
 TEST_F(ClusterTest, PlansArriveParsed) {

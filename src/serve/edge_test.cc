@@ -31,9 +31,10 @@ const RouteCase kRoutes[] = {
 };
 // The main port serves none of these.
 const RouteCase kAdminRoutes[] = {
-    {"GET", "/debug/requests", false}, {"GET", "/debug/requests/1", false},
-    {"GET", "/cluster/status", false}, {"POST", "/cluster/plan", false},
-    {"POST", "/cluster/drain", false}, {"POST", "/cluster/migrate", false},
+    {"GET", "/debug/requests", false},   {"GET", "/debug/requests/1", false},
+    {"GET", "/cluster/status", false},   {"POST", "/cluster/plan", false},
+    {"POST", "/cluster/drain", false},   {"POST", "/cluster/migrate", false},
+    {"GET", "/cluster/machines", false},
 };
 
 TestServerOptions WithKeys() {

@@ -60,12 +60,17 @@ ClusterAdmin* Service::Impl::AdminOrReply(const Call& call) const {
   return loaded->model.cluster;
 }
 
-void Service::Impl::ClusterStatus(Call call) {
-  ClusterAdmin* admin = AdminOrReply(call);
-  if (admin == nullptr) return;
-  Json body = admin->Describe();
+void Service::Impl::AnswerWithModel(const Call& call, Json body) const {
   body["model"] = options_.served_names.front();
   call.reply->Send(JsonResponse(body));
+}
+
+void Service::Impl::ClusterStatus(Call call) {
+  if (ClusterAdmin* admin = AdminOrReply(call)) AnswerWithModel(call, admin->Describe());
+}
+
+void Service::Impl::ClusterMachines(Call call) {
+  if (ClusterAdmin* admin = AdminOrReply(call)) AnswerWithModel(call, admin->Machines());
 }
 
 void Service::Impl::AnswerAdmin(const Call& call, const Status& status, const char* param) const {

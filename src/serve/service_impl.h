@@ -77,10 +77,12 @@ class Service::Impl {
   void DebugRequest(Call call);
   // routes_cluster.cc
   void ClusterStatus(Call call);
+  void ClusterMachines(Call call);
   void ClusterPlan(Call call);
   void ClusterDrain(Call call);
   void ClusterMigrate(Call call);
   ClusterAdmin* AdminOrReply(const Call& call) const;
+  void AnswerWithModel(const Call& call, Json body) const;
   void AnswerAdmin(const Call& call, const Status& status, const char* param) const;
   Json DescribeRequest(const RegistryEntry& entry, const ModelContext* model_context) const;
 

@@ -418,3 +418,26 @@ def worker_kernels(worker, value):
 
 def worker_kv(worker, value):
     same(worker.shown["kv_bytes"], int(value.removesuffix("MiB")) * 2**20)
+
+
+def worker_zone(worker, value):
+    same(worker.shown["zone"], value)
+
+
+def worker_price(worker, value):
+    same(worker.shown["price_usd_per_hour"], float(value.split()[0]))
+
+
+def worker_spot(worker):
+    same(worker.shown["spot"], True)
+
+
+def worker_profile(worker, value):
+    """The rates are those of the file."""
+    step = json.loads(value.read_text())["step"]
+    decode_s = (step["fixed_s"] + step["decode_context_s"] * 8 * 256 + 8 * step["sequence_s"][0] +
+                min(8, step["token_knots"][1]) * step["token_s"][0] +
+                max(0, 8 - step["token_knots"][1]) * step["token_s"][1])
+    shown = worker.shown["decode_tokens_per_s"]
+    check(abs(shown * decode_s / 8 - 1) < 1e-6, (shown, 8 / decode_s))
+    check(worker.shown["prefill_tokens_per_s"] > shown, worker.shown)

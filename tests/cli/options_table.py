@@ -70,6 +70,12 @@ class Files:
         return self.folder / "seafarer"
 
     @functools.cached_property
+    def profile(self):
+        run(self.program, "profile", MODEL, "--max-tokens", "128", "--max-num-seqs", "8",
+            "--max-context", "256", "--repeats", "1", "--output", self.folder / "profile.json")
+        return self.folder / "profile.json"
+
+    @functools.cached_property
     def joins(self):
         return f"127.0.0.1:{free_port()}"
 
@@ -237,6 +243,10 @@ def workers(at):
         "--numa-node": Row("0", effects.worker_numa_node),
         "--activations": Row("bf16x2", effects.worker_kernels),
         "--kv-cache-memory": Row("3MiB", effects.worker_kv),
+        "--zone": Row("east", effects.worker_zone),
+        "--price": Row("0.12 USD/h", effects.worker_price),
+        "--spot": Row((), effects.worker_spot),
+        "--profile": Row(at.profile, effects.worker_profile),
     }
     second = {
         "--weights": Row("peer", effects.joined),  # it has layers, and no folder to read them from
@@ -248,7 +258,8 @@ def workers(at):
 
 
 # Options of `worker` with a test of their own, below, and what it gives them.
-WORKER_ALONE = {"--max-model-len": ("100",), "--rdma": ("rc",), "--insecure": ("true",)}
+WORKER_ALONE = {"--max-model-len": ("100",), "--rdma": ("rc",), "--insecure": ("true",),
+                "--profile-cache": ("cache",), "--no-measure-profile": ()}
 
 
 def words_of(rows):

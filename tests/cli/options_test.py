@@ -12,6 +12,7 @@ import select
 import socket
 import sys
 import tempfile
+import time
 import unittest
 
 import options_effects as effects
@@ -251,6 +252,32 @@ class Worker(unittest.TestCase):
         self.assertIn("is prepared for 100 tokens, but the controller serves sequences of 1024", note)
         self.worker(MODEL, "--join", self.at.joins, "--token", self.at.token, "--name", "long")
         server.wait_until_ready()
+
+    def test_a_profile_is_measured_once_and_kept(self):
+        """--profile-cache, --measure-profile"""
+        server = self.controller()
+        cache, other = self.at.folder / "cache", self.at.folder / "other"
+
+        def worker(name, *words):
+            return self.worker(MODEL, "--join", self.at.joins, "--token", self.at.token, "--name",
+                               name, *words)
+
+        def rates():
+            return {w["name"]: w["decode_tokens_per_s"] for w in server.status()["workers"]
+                    if "decode_tokens_per_s" in w}
+
+        worker("measures", "--measure-profile", "--profile-cache", cache)
+        measured = wait_until(rates, "a profile is measured")
+        self.assertEqual(measured.keys(), {"measures"})
+        self.assertEqual(len(list(cache.glob("profile-*.json"))), 1)
+        self.assertFalse((cache / "scratch").exists())
+        worker("empty", "--no-measure-profile", "--profile-cache", other).wait_for("joining")
+        worker("reads", "--no-measure-profile", "--profile-cache", cache)
+        both = wait_until(lambda: len(rates()) == 2 and rates(), "the kept one is used")
+        self.assertEqual(both, measured | {"reads": measured["measures"]})
+        time.sleep(4)  # longer than a worker waits before it measures
+        self.assertEqual(rates(), both)
+        self.assertFalse(other.exists())
 
     def test_unlike_instruction_sets_share_a_request(self):
         """--cpu-features: layers 0-1 with AVX2, layers 2-3 with the best that there is, and the

@@ -64,7 +64,8 @@ class Cluster:
     def __init__(self, folder):
         self.folder = folder
         self.background = []
-        self.environment = {**os.environ, "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"}
+        self.environment = {**os.environ, "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}",
+                            "XDG_CACHE_HOME": str(folder / "cache")}
 
     def run(self, machine, command):
         words = ["ip", "netns", "exec", space(machine), "sh", "-c"]

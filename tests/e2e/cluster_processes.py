@@ -2,6 +2,7 @@
 import contextlib
 import http.client
 import json
+import os
 import pathlib
 import re
 import signal
@@ -12,6 +13,9 @@ import threading
 import time
 
 import cluster_resources
+
+# Workers that measure take the processor from what a test times, and write to the user's cache.
+os.environ.setdefault("MILLRACE_MEASURE_PROFILE", "false")
 
 START_LIMIT_S = 120
 STREAM_LIMIT_S = 180

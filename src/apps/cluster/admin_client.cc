@@ -46,24 +46,25 @@ Status CheckAdminFlags(const AdminFlags& flags, const net::Url& base) {
   if (UsesKey(flags)) return OkStatus();
   if (flags.given.contains("admin-key")) {
     return InvalidArgument(
-        "an admin key works only at the controller's --admin-listen: give that address as "
-        "--base-url; or leave out --admin-key to use the unix socket on this machine");
+        fmt::format("an admin key works only at the controller's --admin-listen: give that address "
+                    "as {}; or leave out --admin-key to use the unix socket on this machine",
+                    flags.url_option));
   }
   // In brackets, so that an IPv6 address keeps its colons.
   if (!cluster::IsLoopback(fmt::format("[{}]:{}", base.host, base.port))) {
     return InvalidArgument(
-        fmt::format("--base-url {} is on another machine: give the address of the controller's "
+        fmt::format("{} {} is on another machine: give the address of the controller's "
                     "--admin-listen and its --admin-key (better in MILLRACE_ADMIN_KEY)",
-                    base.ToString()));
+                    flags.url_option, base.ToString()));
   }
   if (base.target != "/") {
     return InvalidArgument(fmt::format(
-        "--base-url without a key names a port of this machine, so it ends after the port: {} does "
-        "not",
-        base.ToString()));
+        "{} without a key names a port of this machine, so it ends after the port: {} does not",
+        flags.url_option, base.ToString()));
   }
   if (flags.ca_file.empty()) return OkStatus();
-  return InvalidArgument("--ca-file is for an https --base-url with --admin-key");
+  return InvalidArgument(
+      fmt::format("--ca-file is for an https {} with --admin-key", flags.url_option));
 }
 
 }  // namespace
@@ -75,13 +76,17 @@ void AddAdminOptions(Command& command, AdminFlags* flags) {
               "Without a key, a port of this machine: its unix socket is used, which only the user "
               "who started the controller can reach. With a key, the controller's --admin-listen, "
               "such as https://host:8100 [default: http://127.0.0.1:8000, without a key]");
+  AddAdminKeyOptions(command, kGroup, flags);
+}
+
+void AddAdminKeyOptions(Command& command, const char* group, AdminFlags* flags) {
   command.Add(
-      kGroup, TextOption("admin-key", "KEY", &flags->admin_key),
+      group, TextOption("admin-key", "KEY", &flags->admin_key),
       "The admin key of --admin-listen; better in MILLRACE_ADMIN_KEY, which counts only with "
       "--base-url");
   Option ca_file = TextOption("ca-file", "FILE", &flags->ca_file);
   ca_file.kind = ValueKind::kFile;
-  command.Add(kGroup, std::move(ca_file),
+  command.Add(group, std::move(ca_file),
               "The certificate authority, in PEM, of an https --base-url [default: the "
               "system's]");
 }
@@ -89,7 +94,7 @@ void AddAdminOptions(Command& command, AdminFlags* flags) {
 Result<AdminClient> AdminClient::Create(const AdminFlags& flags) {
   AdminClient client;
   auto base = net::ParseUrl(flags.base_url.empty() ? kDefaultBaseUrl : flags.base_url);
-  if (!base.ok()) return base.status().WithContext("--base-url");
+  if (!base.ok()) return base.status().WithContext(flags.url_option);
   MR_RETURN_IF_ERROR(CheckAdminFlags(flags, *base));
   client.base_ = std::move(*base);
   if (UsesKey(flags)) client.admin_key_ = flags.admin_key;

@@ -64,6 +64,7 @@ void SetLayout(const ClusterFlags& cluster, cluster::ControllerOptions& options)
     options.dispatch = cluster::DispatchOptions{.policy = *cluster.dispatch, .seed = Random64()};
   }
   options.secret = Random64();
+  options.link_probes.emplace();
 }
 
 }  // namespace

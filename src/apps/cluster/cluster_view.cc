@@ -4,51 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <limits>
 
+#include "apps/cluster/json_fields.h"
 #include "base/log.h"
 #include "base/units.h"
 
 namespace millrace::apps {
 namespace {
 
-constexpr size_t kNameBytesMax = 64;
 constexpr size_t kSentenceBytesMax = 512;
 constexpr int kLayerMax = 1 << 20;
-
-std::string Text(const Json& object, const char* key, size_t max_bytes = kNameBytesMax) {
-  const auto at = object.find(key);
-  return at != object.end() && at->is_string() ? Printable(at->get<std::string>(), max_bytes) : "";
-}
-
-int64_t Number(const Json& object, const char* key) {
-  const auto at = object.find(key);
-  if (at == object.end() || !at->is_number_integer()) return 0;
-  if (!at->is_number_unsigned()) return at->get<int64_t>();
-  constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-  return static_cast<int64_t>(std::min(at->get<uint64_t>(), kMost));
-}
-
-double Real(const Json& object, const char* key) {
-  const auto at = object.find(key);
-  return at != object.end() && at->is_number() ? at->get<double>() : 0;
-}
-
-bool Flag(const Json& object, const char* key) {
-  const auto at = object.find(key);
-  return at != object.end() && at->is_boolean() && at->get<bool>();
-}
-
-// The objects of an array; other elements are skipped.
-std::vector<Json> Objects(const Json& object, const char* key) {
-  std::vector<Json> out;
-  const auto at = object.find(key);
-  if (at == object.end() || !at->is_array()) return out;
-  for (const Json& item : *at) {
-    if (item.is_object()) out.push_back(item);
-  }
-  return out;
-}
 
 // [[0, 6], [8, 9]].
 std::vector<LayerRange> Layers(const Json& object) {
@@ -69,24 +34,34 @@ std::vector<LayerRange> Layers(const Json& object) {
 
 WorkerView ReadWorker(const Json& json) {
   WorkerView worker;
-  worker.name = Text(json, "name");
-  worker.address = Text(json, "address");
-  worker.device = Text(json, "device");
-  worker.state = Text(json, "state");
-  worker.note = Text(json, "note", kSentenceBytesMax);
+  worker.name = TextField(json, "name");
+  worker.address = TextField(json, "address");
+  worker.device = TextField(json, "device");
+  worker.state = TextField(json, "state");
+  worker.note = TextField(json, "note", kSentenceBytesMax);
   worker.layers = Layers(json);
-  worker.rank = static_cast<int>(std::clamp<int64_t>(Number(json, "rank"), 0, kLayerMax));
-  worker.ranks = static_cast<int>(std::clamp<int64_t>(Number(json, "ranks"), 1, kLayerMax));
-  worker.weight_bytes = std::max<int64_t>(0, Number(json, "weight_bytes"));
-  worker.kv_bytes = std::max<int64_t>(0, Number(json, "kv_bytes"));
-  worker.batches = Number(json, "batches");
-  worker.silent_s = Real(json, "silent_s");
+  worker.rank = static_cast<int>(std::clamp<int64_t>(IntegerField(json, "rank"), 0, kLayerMax));
+  worker.ranks = static_cast<int>(std::clamp<int64_t>(IntegerField(json, "ranks"), 1, kLayerMax));
+  worker.weight_bytes = std::max<int64_t>(0, IntegerField(json, "weight_bytes"));
+  worker.kv_bytes = std::max<int64_t>(0, IntegerField(json, "kv_bytes"));
+  worker.batches = IntegerField(json, "batches");
+  worker.silent_s = RealField(json, "silent_s");
+  worker.memory_bytes = std::max<int64_t>(0, IntegerField(json, "memory_bytes"));
+  if (HasNumber(json, "cores")) worker.cores = IntegerField(json, "cores");
+  worker.zone = TextField(json, "zone");
+  if (HasNumber(json, "price_usd_per_hour")) worker.price = RealField(json, "price_usd_per_hour");
+  worker.spot = FlagField(json, "spot");
+  worker.numeric_class = TextField(json, "numeric_class", kSentenceBytesMax);
+  if (HasNumber(json, "prefill_tokens_per_s")) {
+    worker.rates = {RealField(json, "prefill_tokens_per_s"),
+                    RealField(json, "decode_tokens_per_s")};
+  }
   return worker;
 }
 
 PipelineView ReadPipeline(const Json& json) {
   PipelineView pipeline;
-  pipeline.id = Number(json, "id");
+  pipeline.id = IntegerField(json, "id");
   const auto workers = json.find("workers");
   if (workers != json.end() && workers->is_array()) {
     for (const Json& name : *workers) {
@@ -95,11 +70,11 @@ PipelineView ReadPipeline(const Json& json) {
     }
   }
   pipeline.layers = Layers(json);
-  pipeline.role = Text(json, "role");
-  pipeline.state = Text(json, "state");
-  pipeline.requests = Number(json, "requests");
-  pipeline.blocks_total = Number(json, "blocks_total");
-  pipeline.blocks_used = Number(json, "blocks_used");
+  pipeline.role = TextField(json, "role");
+  pipeline.state = TextField(json, "state");
+  pipeline.requests = IntegerField(json, "requests");
+  pipeline.blocks_total = IntegerField(json, "blocks_total");
+  pipeline.blocks_used = IntegerField(json, "blocks_used");
   return pipeline;
 }
 
@@ -117,6 +92,24 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
     out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
   return out;
+}
+
+// What is not known is "-".
+std::string MachineTable(const std::vector<WorkerView>& workers) {
+  std::vector<std::vector<std::string>> rows = {
+      {"MACHINE", "ZONE", "MEMORY", "CORES", "PRICE", "SPOT", "PREFILL", "DECODE", "BITS"}};
+  const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : text; };
+  const auto rate = [](double tokens_per_s) { return fmt::format("{:.0f} tok/s", tokens_per_s); };
+  for (const WorkerView& worker : workers) {
+    rows.push_back({worker.name, or_dash(worker.zone),
+                    worker.memory_bytes > 0 ? FormatBytes(worker.memory_bytes) : "-",
+                    worker.cores ? FormatCount(*worker.cores) : "-",
+                    worker.price ? fmt::format("{:g} USD/h", *worker.price) : "-",
+                    worker.spot ? "yes" : "no", worker.rates ? rate(worker.rates->first) : "-",
+                    worker.rates ? rate(worker.rates->second) : "-",
+                    or_dash(worker.numeric_class)});
+  }
+  return Table(rows);
 }
 
 std::string RouteText(const PipelineView& pipeline) {
@@ -149,27 +142,29 @@ std::string LayersText(const std::vector<LayerRange>& layers) {
 ClusterView ReadClusterView(const Json& status) {
   ClusterView view;
   if (!status.is_object()) return view;
-  view.model = Text(status, "model");
-  view.term = Number(status, "term");
-  view.epoch = Number(status, "epoch");
-  view.missing = Text(status, "missing", kSentenceBytesMax);
-  view.degraded = Text(status, "degraded", kSentenceBytesMax);
-  view.changing = Flag(status, "changing");
+  view.model = TextField(status, "model");
+  view.term = IntegerField(status, "term");
+  view.epoch = IntegerField(status, "epoch");
+  view.missing = TextField(status, "missing", kSentenceBytesMax);
+  view.degraded = TextField(status, "degraded", kSentenceBytesMax);
+  view.changing = FlagField(status, "changing");
   if (const auto at = status.find("given_up"); at != status.end() && at->is_object()) {
-    view.given_up = Text(*at, "reason", kSentenceBytesMax);
-    view.given_up_epoch = Number(*at, "plan");
+    view.given_up = TextField(*at, "reason", kSentenceBytesMax);
+    view.given_up_epoch = IntegerField(*at, "plan");
   }
-  for (const Json& worker : Objects(status, "workers")) view.workers.push_back(ReadWorker(worker));
-  for (const Json& pipeline : Objects(status, "pipelines"))
+  for (const Json& worker : ObjectsField(status, "workers"))
+    view.workers.push_back(ReadWorker(worker));
+  for (const Json& pipeline : ObjectsField(status, "pipelines"))
     view.pipelines.push_back(ReadPipeline(pipeline));
-  view.requests = Number(status, "requests");
-  view.waiting = Number(status, "waiting");
-  view.moving = Number(status, "moving");
+  view.requests = IntegerField(status, "requests");
+  view.waiting = IntegerField(status, "waiting");
+  view.moving = IntegerField(status, "moving");
   const auto counters = status.find("counters");
   if (counters != status.end() && counters->is_object()) {
     for (const auto& [name, value] : counters->items()) {
       if (value.is_number_integer()) {
-        view.counters.emplace_back(Printable(name, kNameBytesMax), Number(*counters, name.c_str()));
+        view.counters.emplace_back(Printable(name, kNameBytesMax),
+                                   IntegerField(*counters, name.c_str()));
       }
     }
   }
@@ -196,6 +191,7 @@ std::string FormatClusterView(const ClusterView& view) {
   for (const WorkerView& worker : view.workers) {
     if (!worker.note.empty()) out += fmt::format("{}: {}\n", worker.name, worker.note);
   }
+  if (!view.workers.empty()) out += "\n" + MachineTable(view.workers);
   if (!view.pipelines.empty()) {
     rows = {{"PIPELINE", "STATE", "ROLE", "REQUESTS", "KV BLOCKS", "ROUTE"}};
     for (const PipelineView& pipeline : view.pipelines) {

@@ -19,6 +19,12 @@ struct WorkerView {
   int rank = 0, ranks = 1;
   int64_t weight_bytes = 0, kv_bytes = 0, batches = 0;
   double silent_s = 0;
+  int64_t memory_bytes = 0;
+  std::optional<int64_t> cores;
+  std::string zone, numeric_class;
+  std::optional<double> price;  // USD per hour
+  bool spot = false;
+  std::optional<std::pair<double, double>> rates;  // tokens per second: prompts, decodes
 };
 struct PipelineView {
   int64_t id = 0;

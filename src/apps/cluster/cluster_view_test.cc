@@ -24,7 +24,15 @@ Json SmallStatus() {
              {"batches", 12031},
              {"silent_s", 0.1},
              {"address", "10.0.0.2:7101"},
-             {"device", "cpu"}},
+             {"device", "cpu"},
+             {"memory_bytes", 2147483648},
+             {"cores", 4},
+             {"zone", "east"},
+             {"price_usd_per_hour", 0.12},
+             {"spot", true},
+             {"numeric_class", "x86-64"},
+             {"prefill_tokens_per_s", 5012.3},
+             {"decode_tokens_per_s", 301.2}},
             {{"name", "b"}, {"state", "draining"}, {"note", "numeric class differs"}}}},
           {"pipelines",
            {{{"id", 4},
@@ -49,6 +57,10 @@ WORKER  STATE     LAYERS  RANK  WEIGHTS   KV        BATCHES  SILENT  ADDRESS    
 a       serving   0-5     0/1   6.00 MiB  1.00 GiB  12,031   0.1 s   10.0.0.2:7101  cpu
 b       draining  -       0/1   0 B       0 B       0        0.0 s
 b: numeric class differs
+
+MACHINE  ZONE  MEMORY    CORES  PRICE       SPOT  PREFILL     DECODE     BITS
+a        east  2.00 GiB  4      0.12 USD/h  yes   5012 tok/s  301 tok/s  x86-64
+b        -     -         -      -           no    -           -          -
 
 PIPELINE  STATE  ROLE  REQUESTS  KV BLOCKS  ROUTE
 4         open   both  5         120/4096   a 0-5 > b 6

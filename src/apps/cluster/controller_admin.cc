@@ -23,20 +23,56 @@ std::string StateOf(const cluster::WorkerStatus& worker) {
   return worker.layers.empty() ? "idle" : "serving";
 }
 
+template <typename T>
+Json OrNull(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
+
+// Into a worker's object: what it said of its machine.
+void PutMachine(const cluster::WorkerStatus& worker, Json& json) {
+  json["memory_bytes"] = worker.memory_bytes;
+  json["cores"] = OrNull(worker.machine.cores);
+  json["zone"] = worker.machine.zone;
+  json["price_usd_per_hour"] = OrNull(worker.machine.price_usd_per_hour);
+  json["spot"] = worker.machine.spot;
+  json["numeric_class"] = worker.numeric_class;
+}
+
+Json MachineJson(const cluster::WorkerStatus& worker) {
+  Json json = {{"name", worker.name}, {"device", worker.device}, {"host", worker.host_id}};
+  PutMachine(worker, json);
+  json["profile"] = worker.profile ? Json(cost::FormatProfileLine(*worker.profile)) : Json();
+  return json;
+}
+
+Json ToJson(const cluster::LinkStatus& link) {
+  return {{"from", link.from},
+          {"to", link.to},
+          {"latency_s", link.latency_s},
+          {"bytes_per_s", link.bytes_per_s},
+          {"age_s", link.age.seconds()}};
+}
+
 Json ToJson(const cluster::WorkerStatus& worker) {
-  return {{"name", worker.name},
-          {"state", StateOf(worker)},
-          {"address", worker.control},
-          {"device", worker.device},
-          {"note", worker.note},
-          {"layers", RangesOf(worker.layers)},
-          {"rank", worker.rank},
-          {"ranks", worker.ranks},
-          {"memory_bytes", worker.memory_bytes},
-          {"weight_bytes", worker.weight_bytes},
-          {"kv_bytes", worker.kv_bytes},
-          {"batches", worker.batches},
-          {"silent_s", worker.silent.seconds()}};
+  Json json = {{"name", worker.name},
+               {"state", StateOf(worker)},
+               {"address", worker.control},
+               {"device", worker.device},
+               {"note", worker.note},
+               {"layers", RangesOf(worker.layers)},
+               {"rank", worker.rank},
+               {"ranks", worker.ranks},
+               {"weight_bytes", worker.weight_bytes},
+               {"kv_bytes", worker.kv_bytes},
+               {"batches", worker.batches},
+               {"silent_s", worker.silent.seconds()}};
+  PutMachine(worker, json);
+  if (worker.profile) {
+    const cost::ProfileRates rates = cost::RatesOf(*worker.profile);
+    json["prefill_tokens_per_s"] = rates.prefill_tokens_per_s;
+    json["decode_tokens_per_s"] = rates.decode_tokens_per_s;
+  }
+  return json;
 }
 
 Json ToJson(const cluster::PipelineStatus& pipeline) {
@@ -58,8 +94,6 @@ Json ToJson(const cluster::ControllerCounters& counters) {
   }
   return all;
 }
-
-Json OrNull(const std::optional<std::string>& text) { return text ? Json(*text) : Json(); }
 
 class ControllerAdmin : public serve::ClusterAdmin {
  public:
@@ -93,6 +127,13 @@ class ControllerAdmin : public serve::ClusterAdmin {
             {"waiting", status.waiting},
             {"moving", status.moving},
             {"counters", ToJson(status.counters)}};
+  }
+  Json Machines() override {
+    const cluster::ClusterStatus status = host_.Describe();
+    Json workers = Json::array(), links = Json::array();
+    for (const auto& worker : status.workers) workers.push_back(MachineJson(worker));
+    for (const auto& link : status.links) links.push_back(ToJson(link));
+    return {{"workers", workers}, {"links", links}};
   }
   Status ApplyPlan(Plan plan, std::vector<std::string> workers, const std::string& text) override {
     const MutexLock lock(applying_);  // a plan is written before it is settled

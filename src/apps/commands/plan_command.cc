@@ -5,6 +5,7 @@
 #include <set>
 
 #include "apps/cli/parse.h"
+#include "apps/cluster/live_cluster.h"
 #include "apps/commands/commands.h"
 #include "apps/common/progress.h"
 #include "apps/common/slo_option.h"
@@ -33,6 +34,7 @@ enum class Objective { kFlow, kGoodput, kCost };
 
 struct PlannerFlags {
   PlanInputFlags inputs;
+  AdminFlags admin;  // of --live
   Objective objective = Objective::kFlow;
   LatencyLimits slo;  // of --slo
   double time_limit_s = 10;
@@ -215,7 +217,13 @@ std::string SimulatedText(const PlannerFlags& flags, const PlanInputs& inputs, d
                      rate > 0 ? "" : "; the estimate uses means, the simulation each request");
 }
 
-Status RunPlan(const PlannerFlags& flags) {
+Status RunPlan(PlannerFlags& flags) {
+  if (!flags.inputs.live.empty()) {
+    flags.admin.base_url = flags.inputs.live;
+    flags.admin.url_option = "--live";
+    flags.admin.given = flags.given;
+    MR_ASSIGN_OR_RETURN(flags.inputs.live_text, FetchClusterFile(flags.admin));
+  }
   MR_ASSIGN_OR_RETURN(PlanInputs inputs, LoadPlanInputs(flags.inputs));
   MR_ASSIGN_OR_RETURN(inputs.limits, CompleteSlo(flags.slo, inputs.limits));
   plan::PlanOptions options;
@@ -272,6 +280,12 @@ std::unique_ptr<Command> MakePlanCommand() {
        "a cluster of the Helix paper with measured rates"}};
   auto flags = std::make_shared<PlannerFlags>();
   AddPlanInputOptions(*command, &flags->inputs);
+  constexpr char kLive[] = "What to plan";
+  command->Add(kLive, TextOption("live", "URL", &flags->inputs.live),
+               "Plan for the workers of a running cluster, as `millrace cluster describe` finds "
+               "them: the controller's port on this machine, such as http://127.0.0.1:8000, or its "
+               "--admin-listen with --admin-key");
+  AddAdminKeyOptions(*command, kLive, &flags->admin);
   AddPartialOption(*command, &flags->inputs);
   constexpr char kSearch[] = "Search";
   command->Add(kSearch,
@@ -321,6 +335,9 @@ std::unique_ptr<Command> MakePlanCommand() {
     } else {
       MR_RETURN_IF_ERROR(
           RefuseGiven(flags->given, {"warm-start"}, "needs --objective flow or cost"));
+    }
+    if (flags->inputs.live.empty()) {
+      MR_RETURN_IF_ERROR(RefuseGiven(flags->given, {"admin-key", "ca-file"}, "needs --live"));
     }
     return ValidatePlanInputs(flags->inputs);
   };

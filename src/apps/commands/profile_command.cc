@@ -15,6 +15,7 @@
 #include "apps/profile/front_end.h"
 #include "apps/profile/grid.h"
 #include "apps/profile/links.h"
+#include "apps/profile/measure.h"
 #include "apps/profile/repeats.h"
 #include "apps/profile/step_rig.h"
 #include "base/file.h"
@@ -28,17 +29,12 @@
 namespace millrace::apps {
 namespace {
 
-constexpr int kBlockSize = 16;
 // A slow batch is repeated less: beyond this time it gets at most kRepeatsMin repeats.
 constexpr double kBatchSecondsMax = 5;
 constexpr int kRepeatsMin = 3;
 constexpr double kErrorSuspicious = 0.25;  // P95
 constexpr double kUndisturbedMin = 0.85;
 constexpr double kRestMaxS = 86400;
-// Where the time per token changes: the token counts at which products stop being bound by the
-// weights.
-const cost::StepKnots kKnots{.tokens = {0, 4, 8, 12, 16, 64, 256}, .sequences = {0}};
-
 struct ProfileFlags {
   std::string model, output = "profile.json";
   ProfileLimits limits;
@@ -47,26 +43,6 @@ struct ProfileFlags {
   double temperature = 1;
   double rest_s = 0;
 };
-
-// The limits that this model and this much free memory allow.
-Result<ProfileLimits> FitLimits(ProfileLimits limits, const ModelSpec& spec, int64_t memory) {
-  limits.max_context = std::min(limits.max_context, spec.max_position);
-  limits.max_tokens = std::min(limits.max_tokens, limits.max_context);
-  limits.context_tokens = std::max(limits.context_tokens, limits.max_context);
-  const int64_t block_bytes = spec.KvBytesPerToken() * kBlockSize;
-  // A third of the free memory: other programs need the rest.
-  while (StepRig::BlocksFor(limits, kBlockSize) * block_bytes > memory / 3) {
-    if (limits.context_tokens <= 64) {
-      return ResourceExhausted(fmt::format(
-          "{} of memory are free, too little for a KV cache to measure with; stop something else",
-          FormatBytes(memory)));
-    }
-    limits.context_tokens /= 2;
-    limits.max_context = std::min(limits.max_context, limits.context_tokens);
-    limits.max_tokens = std::min(limits.max_tokens, limits.max_context);
-  }
-  return limits;
-}
 
 struct Loaded {
   std::unique_ptr<StepRig> rig;
@@ -94,8 +70,8 @@ Result<Loaded> LoadRig(const ProfileFlags& flags, const Clock& clock) {
   MR_ASSIGN_OR_RETURN(loaded.limits,
                       FitLimits(flags.limits, weights->spec(), device->MemoryAvailable().bytes));
   stage::StageRunnerOptions options;
-  options.block_size = kBlockSize;
-  options.num_blocks = StepRig::BlocksFor(loaded.limits, kBlockSize);
+  options.block_size = kProfileBlockSize;
+  options.num_blocks = StepRig::BlocksFor(loaded.limits, kProfileBlockSize);
   MR_ASSIGN_OR_RETURN(auto runner,
                       stage::StageRunner::Create(std::move(device), std::move(weights), options));
   MR_ASSIGN_OR_RETURN(loaded.rig,
@@ -262,7 +238,8 @@ Status RunProfile(const ProfileFlags& flags) {
   measured.memory_copy_bytes_per_s = MeasureMemoryCopy(flags.repeats, clock);
   measured.loopback = FitOfLoopback(flags.repeats, clock);
   measured.front_end = FrontEndOf(loaded, clock);
-  MR_ASSIGN_OR_RETURN(const cost::Profile profile, cost::FitProfile(std::move(measured), kKnots));
+  MR_ASSIGN_OR_RETURN(const cost::Profile profile,
+                      cost::FitProfile(std::move(measured), ProfileKnots()));
   MR_RETURN_IF_ERROR(WriteFileAtomically(flags.output, cost::FormatProfile(profile)));
   PrintSummary(profile, steps.undisturbed, flags.output);
   return OkStatus();

@@ -124,6 +124,7 @@ std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const std:
                  std::to_string(threads),
                  "--kv-cache-memory",
                  std::to_string(kv_bytes),
+                 "--no-measure-profile",  // they share this machine, and would disturb each other
                  "--log-level",
                  log_level};
     const auto& [cpu_features, activations, numa_node] = engine.compute;

@@ -10,11 +10,13 @@
 #include "apps/commands/commands.h"
 #include "apps/common/engine_flags.h"
 #include "apps/common/signals.h"
+#include "apps/profile/worker_profiler.h"
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "cluster/runtime/worker_process.h"
 #include "cluster/worker/worker_model.h"
+#include "plan/io/quantity.h"
 #include "tensor/cpu/cpu_features.h"
 
 namespace millrace::apps {
@@ -23,6 +25,7 @@ namespace {
 constexpr int kWorkerThreadsMax = 1024;
 constexpr int kWorkerPortMax = 65535;
 constexpr int kModelLenMax = 1 << 24;
+constexpr size_t kZoneBytesMax = 128;
 
 struct WorkerFlags {
   std::vector<std::string> join;
@@ -32,6 +35,11 @@ struct WorkerFlags {
   std::optional<int> threads, max_model_len;
   std::optional<int64_t> kv_bytes;
   cluster::WeightsFrom weights = cluster::WeightsFrom::kAuto;
+  std::string zone;
+  std::optional<double> price_usd_per_hour;
+  bool spot = false;
+  std::string profile, profile_cache = DefaultCacheFolder();
+  bool measure_profile = true;
 };
 
 std::string DefaultName() {
@@ -69,6 +77,10 @@ Status RunWorker(const WorkerFlags& flags) {
   options.join.device = tensor::CpuName(threads);
   if (const std::string advice = NumaAdvice(); !advice.empty()) MR_LOG(warn, "{}", advice);
   options.join.memory_bytes = ReadMemoryAvailable().bytes;
+  options.join.machine = {.cores = threads,
+                          .zone = flags.zone,
+                          .price_usd_per_hour = flags.price_usd_per_hour,
+                          .spot = flags.spot};
   options.weights = model.weights;
   options.loader = cluster::MakeShardLoader({.folder = model.folder,
                                              .on_disk = model.on_disk,
@@ -76,6 +88,15 @@ Status RunWorker(const WorkerFlags& flags) {
                                              .threads = threads,
                                              .kv_bytes = flags.kv_bytes,
                                              .max_model_len = flags.max_model_len});
+  MR_ASSIGN_OR_RETURN(auto profiler,
+                      WorkerProfiler::Create({.file = flags.profile,
+                                              .cache = flags.profile_cache,
+                                              .measure = flags.measure_profile,
+                                              .folder = model.folder,
+                                              .device = options.join.device,
+                                              .numeric_class = model.identity.numeric_class,
+                                              .threads = threads},
+                                             clock));
   MR_ASSIGN_OR_RETURN(const auto worker, cluster::WorkerProcess::Start(std::move(options), clock));
   // The first signal hands over running requests and then ends; the second ends at once.
   signals.OnSignal([raw = worker.get()](int count) {
@@ -83,9 +104,11 @@ Status RunWorker(const WorkerFlags& flags) {
     MR_LOG(info, "handing over running requests; a second signal stops at once");
     raw->LeaveSoon(std::nullopt);
   });
+  profiler->Start(worker->host());
   MR_LOG(info, "joining {} as {}", Printable(flags.join.front()),
          Printable(flags.name.empty() ? DefaultName() : flags.name));
   const Status ended = worker->Run();
+  profiler.reset();                                // before the host that it uses
   signals.OnSignal([](int) { std::_Exit(130); });  // the worker is about to be destroyed
   const cluster::KvExchangeCounters kv = worker->kv_counters();
   const cluster::WeightCounters weights = model.weights->counters();
@@ -100,6 +123,47 @@ Status RunWorker(const WorkerFlags& flags) {
          FormatBytes(static_cast<int64_t>(weights.pulled_bytes)), weights.refused,
          weights.sources_disabled);
   return ended;
+}
+
+void AddMachineOptions(Command& command, WorkerFlags* flags) {
+  constexpr char kGroup[] = "Machine";
+  Option zone = CustomOption("zone", "NAME", "", [flags](const std::string& text) {
+    if (text.empty() || text.size() > kZoneBytesMax || Printable(text) != text) {
+      return InvalidArgument(fmt::format("must be a name of at most {} printable bytes, got '{}'",
+                                         kZoneBytesMax, Printable(text, 60)));
+    }
+    flags->zone = text;
+    return OkStatus();
+  });
+  command.Add(kGroup, std::move(zone),
+              "Where the machine is: machines of one zone are near each other; a region of the "
+              "planner's cluster file");
+  Option price = CustomOption("price", "PRICE", "", [flags](const std::string& text) {
+    MR_ASSIGN_OR_RETURN(flags->price_usd_per_hour,
+                        plan::ParseQuantity(plan::Quantity::kPrice, text));
+    return OkStatus();
+  });
+  price.default_text = "not known";
+  command.Add(kGroup, std::move(price), "What the machine costs, such as '0.12 USD/h'");
+  command.Add(kGroup, FlagOption("spot", &flags->spot),
+              "The machine may be taken away at short notice");
+  const auto path = [&](const char* name, const char* value, ValueKind kind, std::string* target,
+                        const char* help) -> Option& {
+    Option option = TextOption(name, value, target);
+    option.kind = kind;
+    return command.Add(kGroup, std::move(option), help);
+  };
+  path("profile", "FILE", ValueKind::kFile, &flags->profile,
+       "The worker's step times, as `millrace profile` measured them with this model; they are "
+       "for the planner [default: measured once with one layer while the worker has nothing to "
+       "do, and kept]");
+  path("profile-cache", "DIR", ValueKind::kFolder, &flags->profile_cache,
+       "Folder in which measured profiles are kept, one for all workers of a machine")
+      .default_text = "millrace in the user's cache folder";
+  command
+      .Add(kGroup, FlagOption("measure-profile", &flags->measure_profile),
+           "Measure a profile if there is none")
+      .negatable = true;
 }
 
 }  // namespace
@@ -143,6 +207,7 @@ std::unique_ptr<Command> MakeWorkerCommand() {
       "Pull KV over RDMA with these transports of UCX, for example rc,dc; needs a build with "
       "UCX, and excludes --tls-dir, because the card encrypts nothing");
   AddTrustOptions(*command, &flags->trust);
+  AddMachineOptions(*command, flags.get());
   command->Add("Memory and threads", BytesOption("kv-cache-memory", &flags->kv_bytes),
                "Memory for the KV of all requests [default: 40 % of the free memory]");
   command->Add(

@@ -113,7 +113,11 @@ void AddPartialOption(Command& command, PlanInputFlags* flags) {
 }
 
 Status ValidatePlanInputs(const PlanInputFlags& flags) {
-  if (flags.cluster.empty() == flags.import_helix.empty()) {
+  if (!flags.live.empty()) {
+    if (!flags.cluster.empty() || !flags.import_helix.empty()) {
+      return InvalidArgument("--live asks a controller for its cluster; leave out the file");
+    }
+  } else if (flags.cluster.empty() == flags.import_helix.empty()) {
     return InvalidArgument("give either --cluster FILE or --import-helix FILE");
   }
   if (flags.model.empty() && flags.capacity.empty()) {
@@ -132,6 +136,7 @@ Status ValidatePlanInputs(const PlanInputFlags& flags) {
 }
 
 Result<ClusterSpec> LoadCluster(const PlanInputFlags& flags) {
+  if (!flags.live.empty()) return plan::ParseClusterYaml(flags.live_text, flags.live);
   if (!flags.cluster.empty()) {
     MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.cluster, plan::kYamlBytesMax));
     return plan::ParseClusterYaml(text, flags.cluster);
@@ -165,10 +170,10 @@ Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags) {
                                                                cost_of, inputs.token_bytes));
   inputs.spec = model.spec;
   inputs.request_tokens = mix.prompt_tokens + mix.output_tokens;
-  inputs.rates_from = fmt::format("{}: prompts of {:.0f} tokens, answers of {:.0f}",
-                                  flags.node_profiles.empty() ? "first principles, an estimate"
-                                                              : inputs.costs.Describe(cluster),
-                                  mix.prompt_tokens, mix.output_tokens);
+  inputs.rates_from = fmt::format(
+      "{}: prompts of {:.0f} tokens, answers of {:.0f}",
+      inputs.costs.measured() ? inputs.costs.Describe(cluster) : "first principles, an estimate",
+      mix.prompt_tokens, mix.output_tokens);
   inputs.cluster = std::move(cluster);
   return inputs;
 }

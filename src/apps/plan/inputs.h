@@ -21,7 +21,9 @@
 namespace millrace::apps {
 
 struct PlanInputFlags {
-  std::string cluster, import_helix;       // exactly one of them
+  std::string cluster, import_helix;       // exactly one of them, or `live`
+  std::string live;                        // the controller's URL
+  std::string live_text;                   // the cluster file that it gave; set before loading
   std::string capacity;                    // a table; if empty, the model's cost is computed
   std::string model;                       // a known shape, a config.json, or a model folder
   std::vector<std::string> node_profiles;  // DEVICE=FILE

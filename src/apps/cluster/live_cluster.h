@@ -1,0 +1,16 @@
+// The cluster file of a running cluster, from its controller. One thread.
+#pragma once
+
+#include <string>
+
+#include "apps/cluster/admin_client.h"
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace millrace::apps {
+
+// Asks the controller of `flags`, again and again for at most `wait` until each worker has a
+// profile and each link was measured. kFailedPrecondition: no worker has joined.
+Result<std::string> FetchClusterFile(const AdminFlags& flags, Duration wait = {});
+
+}  // namespace millrace::apps

@@ -1,0 +1,194 @@
+#include "apps/cluster/machines_view.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "apps/cluster/json_fields.h"
+#include "cost/profile.h"
+#include "plan/io/quantity.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr size_t kTextBytesMax = 1024;
+// Where no link was measured: two machines of one room.
+constexpr double kAssumedBytesPerS = 125e6, kAssumedLatency_s = 0.5e-3;
+
+// What a cluster file may say.
+constexpr int64_t kMemoryBytesMin = 1'000'000, kMemoryBytesMax = 16'000'000'000'000;
+
+struct Line {
+  double bytes_per_s = 0, latency_s = 0;
+};
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+Line MedianOf(const std::vector<LinkView>& links) {
+  std::vector<double> rates, latencies;
+  for (const LinkView& link : links) {
+    rates.push_back(link.bytes_per_s);
+    latencies.push_back(link.latency_s);
+  }
+  return {Median(std::move(rates)), Median(std::move(latencies))};
+}
+
+// Three digits: the measurement has no more.
+double Rounded(double value) {
+  if (value <= 0) return 0;
+  const double scale = std::pow(10, std::floor(std::log10(value)) - 2);
+  return std::round(value / scale) * scale;
+}
+
+std::string Text(const Line& line) {
+  return fmt::format("bandwidth: {:g} Mbit/s, latency: {:g} us",
+                     Rounded(line.bytes_per_s * 8 / 1e6), Rounded(line.latency_s * 1e6));
+}
+
+// One YAML value on one line; JSON's double quotes are YAML's.
+std::string Quoted(const std::string& text) { return DumpJson(text); }
+
+// YAML's single quotes keep JSON readable.
+std::string SingleQuoted(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("''") : std::string(1, c);
+  return out + "'";
+}
+
+std::string NodeText(const MachineView& machine) {
+  std::string out = fmt::format("  - name: {}\n", Quoted(machine.name));
+  if (!machine.zone.empty()) out += fmt::format("    region: {}\n", Quoted(machine.zone));
+  out +=
+      fmt::format("    device: {}\n", Quoted(machine.device.empty() ? "unknown" : machine.device));
+  if (machine.cores) out += fmt::format("    # {} cores\n", *machine.cores);
+  out += fmt::format("    memory: {} B\n",
+                     std::clamp(machine.memory_bytes, kMemoryBytesMin, kMemoryBytesMax));
+  if (machine.price_usd_per_hour) {
+    out += fmt::format("    price: {} USD/h\n", *machine.price_usd_per_hour);
+  } else {
+    out += "    # its price is not known\n";
+  }
+  if (machine.spot) out += "    spot: true\n";
+  if (!machine.numeric_class.empty()) {
+    out += fmt::format("    numeric_class: {}\n", Quoted(machine.numeric_class));
+  }
+  if (machine.profile.empty()) {
+    out += "    # no profile: give the planner --node-profile, or a device of its catalogue\n";
+  } else {
+    out += fmt::format("    profile: {}\n", SingleQuoted(machine.profile));
+  }
+  return out;
+}
+
+struct SortedLinks {
+  std::vector<LinkView> all, within, between;  // zones; between machines that have joined
+  bool zones_differ = false;
+};
+
+SortedLinks SortLinks(const MachinesView& view) {
+  SortedLinks sorted;
+  std::map<std::string, std::string> zones;  // by name
+  for (const MachineView& machine : view.machines) {
+    zones[machine.name] = machine.zone;
+    if (machine.zone != view.machines.front().zone) sorted.zones_differ = true;
+  }
+  for (const LinkView& link : view.links) {
+    if (!zones.contains(link.from) || !zones.contains(link.to)) continue;
+    sorted.all.push_back(link);
+    (zones.at(link.from) == zones.at(link.to) ? sorted.within : sorted.between).push_back(link);
+  }
+  return sorted;
+}
+
+// What pairs get that were not measured, and why.
+struct Fallback {
+  Line line;
+  std::string_view why;
+};
+
+Fallback FallbackOf(const std::vector<LinkView>& of_kind, const std::vector<LinkView>& all) {
+  if (!of_kind.empty()) {
+    return {MedianOf(of_kind), "for pairs that were not measured: the median of those that were"};
+  }
+  if (!all.empty()) {
+    return {MedianOf(all), "none of these was measured: the median of all measured links"};
+  }
+  return {{kAssumedBytesPerS, kAssumedLatency_s}, "no link was measured yet: assumed"};
+}
+
+std::string LinksText(const MachinesView& view) {
+  const SortedLinks links = SortLinks(view);
+  const Fallback within = FallbackOf(links.within, links.all);
+  std::string out =
+      fmt::format("links:\n  # {}\n  within_region: {{{}}}\n", within.why, Text(within.line));
+  if (links.zones_differ) {
+    const Fallback between = FallbackOf(links.between, links.all);
+    out +=
+        fmt::format("  # {}\n  between_regions:\n    - {{{}}}\n", between.why, Text(between.line));
+  }
+  if (!links.all.empty()) out += "  pairs:\n";
+  for (const LinkView& link : links.all) {
+    out += fmt::format(
+        "    # measured {:.0f} s ago\n    - {{nodes: [{}, {}], {}, one_way: true}}\n", link.age_s,
+        Quoted(link.from), Quoted(link.to), Text({link.bytes_per_s, link.latency_s}));
+  }
+  return out + fmt::format(
+                   "# The links of the controller are not measured; only tokens use them.\n"
+                   "coordinator: {{{}}}\n",
+                   Text(within.line));
+}
+
+}  // namespace
+
+MachinesView ReadMachinesView(const Json& answer) {
+  MachinesView view;
+  if (!answer.is_object()) return view;
+  view.model = TextField(answer, "model", kTextBytesMax);
+  for (const Json& json : ObjectsField(answer, "workers")) {
+    MachineView& machine = view.machines.emplace_back();
+    machine.name = TextField(json, "name", kTextBytesMax);
+    machine.device = TextField(json, "device", kTextBytesMax);
+    machine.zone = TextField(json, "zone", kTextBytesMax);
+    machine.numeric_class = TextField(json, "numeric_class", kTextBytesMax);
+    machine.memory_bytes = std::max<int64_t>(0, IntegerField(json, "memory_bytes"));
+    if (HasNumber(json, "cores")) machine.cores = IntegerField(json, "cores");
+    if (HasNumber(json, "price_usd_per_hour")) {
+      machine.price_usd_per_hour = RealField(json, "price_usd_per_hour");
+    }
+    machine.spot = FlagField(json, "spot");
+    machine.profile = TextField(json, "profile", cost::Profile::kBytesMax);
+  }
+  for (const Json& json : ObjectsField(answer, "links")) {
+    LinkView link{TextField(json, "from", kTextBytesMax), TextField(json, "to", kTextBytesMax),
+                  RealField(json, "latency_s"), RealField(json, "bytes_per_s"),
+                  RealField(json, "age_s")};
+    if (link.bytes_per_s > 0 && link.latency_s > 0) view.links.push_back(std::move(link));
+  }
+  return view;
+}
+
+bool IsComplete(const MachinesView& view) {
+  const size_t machines = view.machines.size();
+  return SortLinks(view).all.size() == machines * (machines - 1) &&
+         std::ranges::none_of(view.machines, &std::string::empty, &MachineView::profile);
+}
+
+Result<std::string> FormatClusterFile(const MachinesView& view) {
+  if (view.machines.empty()) {
+    return FailedPrecondition("no worker has joined, so there is no cluster to describe");
+  }
+  std::string out = fmt::format(
+      "# The {} workers that had joined, as `millrace cluster describe` found them.\nname: {}\n"
+      "nodes:\n",
+      view.machines.size(), Quoted(view.model.empty() ? "cluster" : view.model));
+  for (const MachineView& machine : view.machines) out += NodeText(machine);
+  return out + LinksText(view);
+}
+
+}  // namespace millrace::apps

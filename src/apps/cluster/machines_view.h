@@ -1,0 +1,43 @@
+// MachinesView: the answer of GET /cluster/machines as a struct, and as a cluster file for the
+// planner (docs/formats/cluster.md). Values; any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/status.h"
+
+namespace millrace::apps {
+
+struct MachineView {
+  std::string name, device, zone, numeric_class;
+  int64_t memory_bytes = 0;
+  std::optional<int64_t> cores;
+  std::optional<double> price_usd_per_hour;
+  bool spot = false;
+  std::string profile;  // one line; empty: none
+};
+struct LinkView {  // one direction
+  std::string from, to;
+  double latency_s = 0, bytes_per_s = 0, age_s = 0;
+};
+struct MachinesView {
+  std::string model;
+  std::vector<MachineView> machines;
+  std::vector<LinkView> links;  // those that were measured
+};
+
+// A field that is missing or has another type is empty.
+MachinesView ReadMachinesView(const Json& answer);
+
+// Whether each machine has a profile and each link between two of them was measured.
+bool IsComplete(const MachinesView& view);
+
+// The nodes are the workers, under their names. Links that were not measured get the median of
+// those that were, and a comment that says so. kFailedPrecondition: no worker has joined.
+Result<std::string> FormatClusterFile(const MachinesView& view);
+
+}  // namespace millrace::apps

@@ -1,0 +1,193 @@
+#include "apps/cluster/machines_view.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "plan/io/cluster_yaml.h"
+
+namespace millrace::apps {
+namespace {
+
+Json Worker(const std::string& name, const std::string& zone) {
+  return {{"name", name},
+          {"device", "a CPU, 2 threads"},
+          {"memory_bytes", 8'000'000'000},
+          {"cores", 2},
+          {"zone", zone},
+          {"price_usd_per_hour", nullptr},
+          {"spot", false},
+          {"numeric_class", "cpu, libm 1"},
+          {"profile", nullptr}};
+}
+
+Json Link(const std::string& from, const std::string& to, double mbit_per_s, double us) {
+  return {{"from", from},
+          {"to", to},
+          {"latency_s", us * 1e-6},
+          {"bytes_per_s", mbit_per_s * 1e6 / 8},
+          {"age_s", 12.4}};
+}
+
+Json TwoZones() {
+  Json answer = {{"model", "demo"},
+                 {"workers", {Worker("a", "east"), Worker("b b", "east"), Worker("c", "west")}},
+                 {"links", Json::array()}};
+  Json& c = answer["workers"][2];
+  c["price_usd_per_hour"] = 0.12;
+  c["spot"] = true;
+  c["profile"] = R"({"it's":1})";
+  return answer;
+}
+
+std::string Text(const Json& answer) {
+  const auto text = FormatClusterFile(ReadMachinesView(answer));
+  EXPECT_TRUE(text.ok()) << text.status().ToString();
+  return text.ok() ? *text : "";
+}
+
+ClusterSpec Parsed(const std::string& text) {
+  auto cluster = plan::ParseClusterYaml(text, "described");
+  EXPECT_TRUE(cluster.ok()) << cluster.status().ToString() << "\n" << text;
+  return cluster.ok() ? *cluster : ClusterSpec{};
+}
+
+const LinkSpec& LinkOf(const ClusterSpec& cluster, int from, int to) {
+  for (const LinkSpec& link : cluster.links) {
+    if (link.from == from && link.to == to) return link;
+  }
+  ADD_FAILURE() << "no link from " << from << " to " << to;
+  static const LinkSpec none;
+  return none;
+}
+
+TEST(MachinesView, AClusterFileThatThePlannerReads) {
+  Json answer = TwoZones();
+  answer["links"] = {Link("a", "b b", 8000, 100), Link("b b", "a", 9000, 110),
+                     Link("a", "c", 123.456, 30000), Link("a", "gone", 1, 1)};
+  const std::string text = Text(answer);
+  EXPECT_EQ(text, R"(# The 3 workers that had joined, as `millrace cluster describe` found them.
+name: "demo"
+nodes:
+  - name: "a"
+    region: "east"
+    device: "a CPU, 2 threads"
+    # 2 cores
+    memory: 8000000000 B
+    # its price is not known
+    numeric_class: "cpu, libm 1"
+    # no profile: give the planner --node-profile, or a device of its catalogue
+  - name: "b b"
+    region: "east"
+    device: "a CPU, 2 threads"
+    # 2 cores
+    memory: 8000000000 B
+    # its price is not known
+    numeric_class: "cpu, libm 1"
+    # no profile: give the planner --node-profile, or a device of its catalogue
+  - name: "c"
+    region: "west"
+    device: "a CPU, 2 threads"
+    # 2 cores
+    memory: 8000000000 B
+    price: 0.12 USD/h
+    spot: true
+    numeric_class: "cpu, libm 1"
+    profile: '{"it''s":1}'
+links:
+  # for pairs that were not measured: the median of those that were
+  within_region: {bandwidth: 9000 Mbit/s, latency: 110 us}
+  # for pairs that were not measured: the median of those that were
+  between_regions:
+    - {bandwidth: 123 Mbit/s, latency: 30000 us}
+  pairs:
+    # measured 12 s ago
+    - {nodes: ["a", "b b"], bandwidth: 8000 Mbit/s, latency: 100 us, one_way: true}
+    # measured 12 s ago
+    - {nodes: ["b b", "a"], bandwidth: 9000 Mbit/s, latency: 110 us, one_way: true}
+    # measured 12 s ago
+    - {nodes: ["a", "c"], bandwidth: 123 Mbit/s, latency: 30000 us, one_way: true}
+# The links of the controller are not measured; only tokens use them.
+coordinator: {bandwidth: 9000 Mbit/s, latency: 110 us}
+)");
+  const ClusterSpec cluster = Parsed(text);
+  ASSERT_EQ(cluster.nodes.size(), 3u);
+  EXPECT_EQ(cluster.nodes[1].name, "b b");
+  EXPECT_EQ(cluster.nodes[1].region, "east");
+  EXPECT_EQ(cluster.nodes[1].memory_bytes, 8'000'000'000);
+  EXPECT_EQ(cluster.nodes[1].numeric_class, "cpu, libm 1");
+  EXPECT_EQ(cluster.nodes[2].price_usd_per_hour, 0.12);
+  EXPECT_TRUE(cluster.nodes[2].spot);
+  EXPECT_EQ(cluster.nodes[2].profile, R"({"it's":1})");
+  EXPECT_EQ(LinkOf(cluster, 0, 1).bytes_per_s, 1e9);
+  EXPECT_EQ(LinkOf(cluster, 1, 0).latency, Duration::Nanos(110'000));
+  EXPECT_EQ(LinkOf(cluster, 2, 1).latency, Duration::Millis(30)) << "not measured";
+}
+
+TEST(MachinesView, WithoutAnyMeasuredLinkTheFileSaysWhatIsAssumed) {
+  const std::string text = Text(TwoZones());
+  EXPECT_NE(text.find("# no link was measured yet: assumed\n"
+                      "  within_region: {bandwidth: 1000 Mbit/s, latency: 500 us}\n"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(Parsed(text).links.size(), 12u) << "all pairs, and each with the coordinator";
+}
+
+TEST(MachinesView, OneKindOfLinkStandsInForTheOther) {
+  Json answer = TwoZones();
+  answer["links"] = {Link("a", "c", 50, 20000)};
+  const std::string text = Text(answer);
+  EXPECT_NE(text.find("# none of these was measured: the median of all measured links\n"
+                      "  within_region: {bandwidth: 50 Mbit/s, latency: 20000 us}\n"),
+            std::string::npos)
+      << text;
+  Parsed(text);
+}
+
+TEST(MachinesView, OneWorkerWithoutAnyFacts) {
+  const std::string text =
+      Text({{"workers", {{{"name", "only"}, {"memory_bytes", 2'000'000'000}}}}});
+  const ClusterSpec cluster = Parsed(text);
+  ASSERT_EQ(cluster.nodes.size(), 1u);
+  EXPECT_EQ(cluster.nodes[0].region, "");
+  EXPECT_EQ(cluster.nodes[0].device, "unknown");
+}
+
+TEST(MachinesView, CompleteMeansProfilesAndBothDirectionsOfEachLink) {
+  Json answer = {{"workers", {Worker("a", ""), Worker("b", "")}}, {"links", Json::array()}};
+  const auto complete = [&] { return IsComplete(ReadMachinesView(answer)); };
+  answer["workers"][0]["profile"] = answer["workers"][1]["profile"] = "{}";
+  EXPECT_FALSE(complete());
+  answer["links"] = {Link("a", "b", 100, 100)};
+  EXPECT_FALSE(complete());
+  answer["links"].push_back(Link("b", "a", 100, 100));
+  EXPECT_TRUE(complete());
+  answer["workers"][1]["profile"] = nullptr;
+  EXPECT_FALSE(complete());
+  answer["workers"] = {answer["workers"][0]};
+  EXPECT_TRUE(complete()) << "one machine has no links";
+}
+
+TEST(MachinesView, WithoutWorkersThereIsNothingToDescribe) {
+  EXPECT_EQ(FormatClusterFile({}).status().code(), StatusCode::kFailedPrecondition);
+}
+
+// Whatever a server answers, the file has no line that the server made up.
+TEST(MachinesView, MalformedAnswersAreReadSafely) {
+  for (const char* text :
+       {"{}", "[]", "null", R"({"workers":7,"links":{}})",
+        R"({"workers":[7,null,{"name":["a"]}],"links":[{"from":1},{"from":"a","to":"b"}]})"}) {
+    ReadMachinesView(*ParseJson(text));
+  }
+  Json answer = TwoZones();
+  answer["workers"][0]["name"] = "a\n  - name: evil";
+  answer["workers"][0]["zone"] = "z\": {}";
+  answer["workers"][2]["profile"] = "'\n- x\u001b";
+  answer["links"] = {Link("a", "c", std::nan(""), 1), Link("a", "c", -5, 1)};
+  const ClusterSpec cluster = Parsed(Text(answer));
+  EXPECT_EQ(cluster.nodes.size(), 3u);
+  EXPECT_EQ(cluster.nodes[0].region, "z\": {}");
+}
+
+}  // namespace
+}  // namespace millrace::apps

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""A running cluster as the planner's input: two workers that were joined by hand say what they are;
+`cluster describe` writes it, `plan` reads it (from the file and directly), `plan apply` takes the
+plan, and the cluster answers with it as one process does.
+
+Usage: cluster_describe.py PROGRAM MODEL [unittest arguments]
+"""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from cluster_processes import START_LIMIT_S, Process, Server, free_port
+
+PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+REQUEST = {"prompt": "The harbour lay still, and", "max_tokens": 60, "temperature": 0.9, "seed": 3,
+           "ignore_eos": True}
+
+
+class Described(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        alone = Server(PROGRAM, "serve", MODEL)
+        try:
+            alone.wait_until_ready()
+            cls.expected = alone.stream(REQUEST)[0]
+        finally:
+            alone.stop()
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.token = str(self.folder / "cluster.token")
+        self.run_ok("token", "--out", self.token)
+        self.joins = f"127.0.0.1:{free_port()}"
+        self.server = Server(PROGRAM, "serve", MODEL, "--cluster", f"sqlite:{self.folder}/state",
+                             "--listen", self.joins, "--token", self.token)
+        self.addCleanup(self.server.stop)
+        self.url = f"http://127.0.0.1:{self.server.port}"
+
+    def run_ok(self, *words):
+        done = subprocess.run([PROGRAM, *map(str, words)], text=True, capture_output=True,
+                              timeout=START_LIMIT_S, check=False, cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def join(self, name, *words):
+        worker = Process(PROGRAM, "worker", MODEL, "--join", self.joins, "--token", self.token,
+                         "--name", name, "--threads", "1", *map(str, words))
+        self.addCleanup(worker.stop)
+        return worker
+
+    def describe(self):
+        return self.run_ok("cluster", "describe", "--base-url", self.url)
+
+    def test_from_join_to_a_plan_in_force(self):
+        cache = self.folder / "cache"
+        self.join("a", "--zone", "east", "--price", "0.12 USD/h", "--measure-profile",
+                  "--profile-cache", cache)
+        self.join("b", "--zone", "west", "--spot", "--measure-profile", "--profile-cache", cache)
+        self.server.wait_until_ready()
+        # Profiles come after the joins, links while no request runs.
+        text = self.run_ok("cluster", "describe", "--base-url", self.url, "--wait", START_LIMIT_S)
+        self.assertEqual((text.count("\n    profile: "), text.count("# measured ")), (2, 2), text)
+        status = self.server.status()
+        counted = status["counters"]
+        self.assertGreaterEqual(counted["links_probed"], 2)
+        self.assertEqual((counted["probes_failed"], counted["profiles_refused"]), (0, 0))
+        shown = self.run_ok("status", "--base-url", self.url)
+        self.assertRegex(shown, r"\na +east +\S+ GiB +1 +0\.12 USD/h +no +\d+ tok/s +\d+ tok/s ")
+        self.assertRegex(shown, r"\nb +west +\S+ GiB +1 +- +yes +\d+ tok/s +\d+ tok/s ")
+
+        file = self.folder / "cluster.yaml"
+        file.write_text(self.describe())
+        self.assertRegex(file.read_text(), r'name: "a"\n    region: "east"\n')
+        self.assertIn("    price: 0.12 USD/h\n", file.read_text())
+        self.assertIn("    # its price is not known\n    spot: true\n", file.read_text())
+        plan = self.folder / "plan.yaml"
+        said = self.run_ok("plan", "--cluster", file, "--model", MODEL, "--time-limit", "2",
+                           "--out", plan)
+        self.assertIn("2 of 2 nodes measured (as the cluster says)", said)
+        live = self.run_ok("plan", "--live", self.url, "--model", MODEL, "--time-limit", "2",
+                           "--json")
+        self.assertEqual(json.loads(live)["unused"], [])
+        self.run_ok("plan", "apply", plan, "--base-url", self.url)
+        self.assertEqual(self.server.stream(REQUEST)[0], self.expected)
+
+    def test_workers_that_say_nothing_are_described_too(self):
+        self.join("quiet", "--no-measure-profile", "--profile-cache", self.folder / "none")
+        self.server.wait_until_ready()
+        text = self.describe()
+        self.assertIn("# no profile: ", text)
+        self.assertNotIn("region", text.replace("within_region", ""))
+        file = self.folder / "cluster.yaml"
+        self.run_ok("cluster", "describe", "--base-url", self.url, "--out", file)
+        self.assertEqual(file.read_text(), text)
+        done = subprocess.run([PROGRAM, "plan", "--cluster", file, "--model", MODEL], text=True,
+                              capture_output=True, timeout=START_LIMIT_S, check=False)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+        self.assertIn("node 'quiet'", done.stderr)
+
+    def test_a_profile_of_another_model_is_refused_at_the_start(self):
+        profile = self.folder / "profile.json"
+        self.run_ok("profile", MODEL, "--max-tokens", "128", "--max-num-seqs", "8", "--max-context",
+                    "256", "--repeats", "1", "--output", profile)
+        good = json.loads(profile.read_text())
+        for wrong, words in ((good | {"model": good["model"] | {"num_layers": 5}}, "5 layers"),
+                             (good | {"step": good["step"] | {"fixed_s": -1}}, "fixed_s"),
+                             (good | {"layers": good["layers"] | {
+                                 "fixed_s": 0, "token_s": [0] * len(good["layers"]["token_s"]),
+                                 "sequence_s": [0], "decode_context_s": 0}}, "takes 0 s")):
+            profile.write_text(json.dumps(wrong))
+            with self.subTest(words):
+                worker = self.join("wrong", "--profile", profile)
+                worker.process.wait(START_LIMIT_S)
+                worker.forget()
+                said = [line for line in worker.lines if re.match("millrace worker:", line)]
+                self.assertEqual(len(said), 1, worker.lines)
+                self.assertIn(words, said[0])
+                self.assertIn("--profile", said[0])
+        self.assertEqual(self.server.status()["workers"], [])
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("NO_COLOR", "1")
+    unittest.main(verbosity=2)
