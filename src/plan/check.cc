@@ -1,63 +1,36 @@
 #include "plan/check.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-#include <deque>
+#include <tuple>
+
+#include "plan/check_rules.h"
 
 namespace millrace::plan {
 namespace {
 
-constexpr double kAugmentMin = 1e-9;  // tokens/s: smaller residual capacity is rounding
-
-// Restates the rules independently: it uses nothing from the solvers.
-class Checker {
- public:
-  Checker(const FlowProblem& problem, const Plan& plan, const CheckOptions& options)
-      : problem_(problem), plan_(plan), options_(options) {}
-
-  std::vector<std::string> Run();
-
- private:
-  template <typename... Args>
-  void Fail(fmt::format_string<Args...> format, Args&&... args) {
-    violations_.push_back(fmt::format(format, std::forward<Args>(args)...));
+const char* PhaseName(EdgePhase phase) {
+  switch (phase) {
+    case EdgePhase::kBoth: return "both";
+    case EdgePhase::kPrefill: return "prefill";
+    case EdgePhase::kHandOver: return "hand-over";
+    case EdgePhase::kDecode: return "decode";
   }
-
-  bool CheckHeader();
-  bool CheckStages();
-  bool CheckEdges();
-  void CheckFlows();
-  void CheckCoverage();
-  void CheckRoles();
-  void CheckUnused();
-  void CheckValue();
-  void CheckEdge(const PlanEdge& edge);
-  std::string EdgeName(const PlanEdge& edge) const;
-  double StageRate(const StagePlan& stage) const {
-    return problem_.nodes[stage.nodes.front()].tokens_per_s[stage.layers.size() - 1];
-  }
-  int NodeOf(const std::optional<int>& stage) const {
-    return stage ? plan_.stages[*stage].nodes.front() : problem_.num_nodes();
-  }
-  double LinkRate(const std::optional<int>& from, const std::optional<int>& to) const {
-    const int width = problem_.num_nodes() + 1;
-    return problem_.link_tokens_per_s[NodeOf(from) * width + NodeOf(to)];
-  }
-
-  const FlowProblem& problem_;
-  const Plan& plan_;
-  const CheckOptions& options_;
-  std::vector<std::string> violations_;
-};
-
-bool Adjoin(const LayerRange& before, const LayerRange& after, bool partial) {
-  if (!partial) return before.end == after.begin;
-  return after.begin <= before.end && before.end < after.end;
+  return "?";
 }
 
-bool Checker::CheckHeader() {
+const char* NameOf(StageRole role) {
+  switch (role) {
+    case StageRole::kBoth: return "both";
+    case StageRole::kPrefill: return "prefill";
+    case StageRole::kDecode: return "decode";
+  }
+  return "?";
+}
+
+}  // namespace
+
+bool PlanChecker::CheckHeader() {
   if (const Status valid = ValidateFlowProblem(problem_); !valid.ok()) {
     Fail("the problem itself: {}", valid.message());
     return false;
@@ -69,9 +42,9 @@ bool Checker::CheckHeader() {
   return true;
 }
 
-bool Checker::CheckStages() {
+bool PlanChecker::CheckStages() {
   const size_t before = violations_.size();
-  std::vector<int> holder(problem_.num_nodes(), 0);
+  std::vector<std::vector<int>> on(problem_.num_nodes());
   for (size_t s = 0; s < plan_.stages.size(); ++s) {
     const StagePlan& stage = plan_.stages[s];
     if (stage.nodes.size() != 1) {
@@ -83,36 +56,106 @@ bool Checker::CheckStages() {
       Fail("stage {} is on node {}; the cluster has {}", s, node, problem_.num_nodes());
       continue;
     }
-    if (++holder[node] > 1) Fail("node {} holds two stages", problem_.nodes[node].name);
+    on[node].push_back(static_cast<int>(s));
+    const int room = static_cast<int>(problem_.nodes[node].tokens_per_s.size());
     if (stage.layers.begin < 0 || stage.layers.end > problem_.num_layers ||
         stage.layers.begin >= stage.layers.end) {
       Fail("stage {} holds layers [{}, {}) of a model of {}", s, stage.layers.begin,
            stage.layers.end, problem_.num_layers);
-    } else if (stage.layers.size() > static_cast<int>(problem_.nodes[node].tokens_per_s.size())) {
+    } else if (stage.layers.size() > room) {
       Fail("node {} is given {} layers and its memory holds {}", problem_.nodes[node].name,
-           stage.layers.size(), problem_.nodes[node].tokens_per_s.size());
+           stage.layers.size(), room);
     }
+    if (stage.tensor_parallel < 1 || stage.tensor_parallel > problem_.nodes[node].devices) {
+      Fail("stage {} is spread over {} devices and node {} has {}", s, stage.tensor_parallel,
+           problem_.nodes[node].name, problem_.nodes[node].devices);
+    }
+  }
+  if (violations_.size() != before) return false;
+  for (int node = 0; node < problem_.num_nodes(); ++node) {
+    if (on[node].size() > 1) CheckNodeTogether(node, on[node]);
   }
   return violations_.size() == before;
 }
 
-std::string Checker::EdgeName(const PlanEdge& edge) const {
+// Several stages divide a node's devices, or share its only one.
+void PlanChecker::CheckNodeTogether(int node, const std::vector<int>& stages) {
+  const FlowNode& spec = problem_.nodes[node];
+  int devices = 0, layers = 0;
+  for (const int s : stages) {
+    devices += plan_.stages[s].tensor_parallel;
+    layers += plan_.stages[s].layers.size();
+  }
+  const int room = std::max(static_cast<int>(spec.tokens_per_s.size()), spec.room_layers);
+  if (layers > room) {
+    Fail("the {} stages of node {} hold {} layers together and its memory holds {}", stages.size(),
+         spec.name, layers, room);
+  }
+  if (spec.devices > 1 && devices > spec.devices) {
+    Fail("the {} stages of node {} take {} devices and it has {}", stages.size(), spec.name,
+         devices, spec.devices);
+  }
+  for (const int s : stages) {
+    const StagePlan& stage = plan_.stages[s];
+    if (spec.devices == 1 || static_cast<int64_t>(stage.layers.size()) * spec.devices <=
+                                 static_cast<int64_t>(room) * stage.tensor_parallel) {
+      continue;
+    }
+    Fail("stage {} holds {} layers on {} of the {} devices of node {}, which hold {} in all", s,
+         stage.layers.size(), stage.tensor_parallel, spec.devices, spec.name, room);
+  }
+}
+
+std::string PlanChecker::EdgeName(const PlanEdge& edge) const {
   const auto name = [](const std::optional<int>& s) {
     return s ? fmt::format("stage {}", *s) : std::string("coordinator");
   };
-  return name(edge.from) + " -> " + name(edge.to);
+  const std::string ends = name(edge.from) + " -> " + name(edge.to);
+  return edge.phase == EdgePhase::kBoth ? ends
+                                        : fmt::format("{} ({})", ends, PhaseName(edge.phase));
 }
 
-void Checker::CheckEdge(const PlanEdge& edge) {
-  const std::string name = EdgeName(edge);
+void PlanChecker::CheckEdge(const PlanEdge& edge) {
   if (!std::isfinite(edge.tokens_per_s) || edge.tokens_per_s < 0) {
-    Fail("edge {} carries {} tokens/s", name, edge.tokens_per_s);
+    Fail("edge {} carries {} tokens/s", EdgeName(edge), edge.tokens_per_s);
     return;
   }
   if (!edge.from && !edge.to) {
     Fail("an edge joins the coordinator to itself");
     return;
   }
+  CheckPhase(edge);
+  CheckLayers(edge);
+}
+
+// Edges without a phase are ignored if stages have roles and no edge has a phase.
+void PlanChecker::CheckPhase(const PlanEdge& edge) {
+  const bool phases = std::any_of(plan_.edges.begin(), plan_.edges.end(),
+                                  [](const PlanEdge& e) { return e.phase != EdgePhase::kBoth; });
+  if (!phases) return;
+  const auto fits = [&](const std::optional<int>& stage, bool sends) {
+    if (!stage) return edge.phase != EdgePhase::kHandOver;
+    const StageRole role = plan_.stages[*stage].role;
+    switch (edge.phase) {
+      case EdgePhase::kBoth: return role == StageRole::kBoth;
+      case EdgePhase::kPrefill: return Prefills(role);
+      case EdgePhase::kHandOver: return sends ? Prefills(role) : Decodes(role);
+      case EdgePhase::kDecode: return Decodes(role);
+    }
+    return false;
+  };
+  for (const auto& [end, sends] : {std::pair(edge.from, true), std::pair(edge.to, false)}) {
+    if (fits(end, sends)) continue;
+    if (!end) {
+      Fail("edge {} hands KV over to or from the coordinator", EdgeName(edge));
+    } else {
+      Fail("edge {} meets stage {}, whose role is {}", EdgeName(edge), *end,
+           NameOf(plan_.stages[*end].role));
+    }
+  }
+}
+
+void PlanChecker::CheckLayers(const PlanEdge& edge) {
   if (!edge.from && plan_.stages[*edge.to].layers.begin != 0) {
     Fail("requests enter at stage {}, which begins at layer {}", *edge.to,
          plan_.stages[*edge.to].layers.begin);
@@ -121,23 +164,30 @@ void Checker::CheckEdge(const PlanEdge& edge) {
     Fail("tokens return from stage {}, which ends at layer {} of {}", *edge.from,
          plan_.stages[*edge.from].layers.end, problem_.num_layers);
   }
-  if (edge.from && edge.to) {
-    const LayerRange a = plan_.stages[*edge.from].layers, b = plan_.stages[*edge.to].layers;
-    if (!Adjoin(a, b, plan_.partial_inference)) {
-      Fail("edge {} joins layers [{}, {}) to [{}, {}), which do not follow", name, a.begin, a.end,
-           b.begin, b.end);
-    }
+  if (!edge.from || !edge.to) return;
+  const LayerRange a = plan_.stages[*edge.from].layers, b = plan_.stages[*edge.to].layers;
+  if (edge.phase != EdgePhase::kHandOver) {
+    if (Adjoin(a, b, plan_.partial_inference)) return;
+    Fail("edge {} joins layers [{}, {}) to [{}, {}), which do not follow", EdgeName(edge), a.begin,
+         a.end, b.begin, b.end);
+    return;
   }
-  const double link = LinkRate(edge.from, edge.to);
-  if (edge.tokens_per_s > link + options_.tolerance_tokens_per_s) {
-    Fail("edge {} carries {:.6g} tokens/s over a link of {:.6g}", name, edge.tokens_per_s, link);
+  if (std::max(a.begin, b.begin) >= std::min(a.end, b.end)) {
+    Fail("edge {} hands over the KV of layers [{}, {}) to a stage that holds [{}, {})",
+         EdgeName(edge), a.begin, a.end, b.begin, b.end);
   }
+  const int from = NodeOf(edge.from), to = NodeOf(edge.to);
+  if (KvReaches(from, to)) return;
+  Fail(
+      "edge {} moves KV from node {} to node {}, which are in different groups of kv_affinity or "
+      "numeric classes",
+      EdgeName(edge), problem_.nodes[from].name, problem_.nodes[to].name);
 }
 
-bool Checker::CheckEdges() {
+bool PlanChecker::CheckEdges() {
   const int stages = static_cast<int>(plan_.stages.size());
   const auto exists = [&](const std::optional<int>& s) { return !s || (*s >= 0 && *s < stages); };
-  std::vector<std::pair<int, int>> seen;
+  std::vector<std::tuple<int, int, EdgePhase>> seen;
   bool sound = true;
   for (const PlanEdge& edge : plan_.edges) {
     if (!exists(edge.from) || !exists(edge.to)) {
@@ -146,42 +196,20 @@ bool Checker::CheckEdges() {
       continue;
     }
     CheckEdge(edge);
-    seen.emplace_back(edge.from.value_or(stages), edge.to.value_or(stages));
+    sound = sound && (edge.phase != EdgePhase::kHandOver || (edge.from && edge.to));
+    seen.emplace_back(edge.from.value_or(stages), edge.to.value_or(stages), edge.phase);
   }
   std::sort(seen.begin(), seen.end());
   const auto twice = std::adjacent_find(seen.begin(), seen.end());
-  if (twice != seen.end()) Fail("edge {} -> {} is listed twice", twice->first, twice->second);
+  if (twice != seen.end()) {
+    Fail("edge {} -> {} is listed twice", std::get<0>(*twice), std::get<1>(*twice));
+  }
   return sound;
-}
-
-void Checker::CheckFlows() {
-  const size_t stages = plan_.stages.size();
-  std::vector<double> in(stages, 0), out(stages, 0);
-  double entering = 0;
-  for (const PlanEdge& edge : plan_.edges) {
-    if (edge.from) out[*edge.from] += edge.tokens_per_s;
-    if (edge.to) in[*edge.to] += edge.tokens_per_s;
-    if (!edge.from) entering += edge.tokens_per_s;
-  }
-  for (size_t s = 0; s < stages; ++s) {
-    const double rate = StageRate(plan_.stages[s]);
-    if (std::abs(in[s] - out[s]) > options_.tolerance_tokens_per_s) {
-      Fail("stage {} receives {:.6g} tokens/s and sends {:.6g}", s, in[s], out[s]);
-    }
-    if (in[s] > rate + options_.tolerance_tokens_per_s) {
-      Fail("stage {} carries {:.6g} tokens/s and can compute {:.6g}", s, in[s], rate);
-    }
-    if (in[s] <= 0) Fail("stage {} carries nothing", s);
-  }
-  if (std::abs(entering - plan_.tokens_per_s) > options_.tolerance_tokens_per_s) {
-    Fail("the plan claims {:.6g} tokens/s and its edges take in {:.6g}", plan_.tokens_per_s,
-         entering);
-  }
 }
 
 // A layer is covered if a stage with flow runs it. Since flow is conserved over adjoining ranges,
 // this covers every layer between entry and exit.
-void Checker::CheckCoverage() {
+void PlanChecker::CheckCoverage() {
   for (int layer = 0; layer < problem_.num_layers; ++layer) {
     const bool held = std::any_of(
         plan_.stages.begin(), plan_.stages.end(),
@@ -190,139 +218,81 @@ void Checker::CheckCoverage() {
   }
 }
 
-void Checker::CheckRoles() {
-  const auto pairs = [&](const StagePlan& prefill, const StagePlan& decode) {
-    if (options_.kv_affinity.empty()) return true;
-    for (const auto& group : options_.kv_affinity) {
-      const bool a = std::find(group.begin(), group.end(), prefill.nodes[0]) != group.end();
-      const bool b = std::find(group.begin(), group.end(), decode.nodes[0]) != group.end();
-      if (a && b) return true;
-    }
-    return false;
-  };
+bool PlanChecker::KvReaches(int from_node, int to_node) const {
+  if (!options_.numeric_classes.empty()) {
+    const std::string& a = options_.numeric_classes[from_node];
+    const std::string& b = options_.numeric_classes[to_node];
+    if (!a.empty() && !b.empty() && a != b) return false;
+  }
+  if (options_.kv_affinity.empty() || from_node == to_node) return true;
+  return std::any_of(options_.kv_affinity.begin(), options_.kv_affinity.end(),
+                     [&](const std::vector<NodeIndex>& group) {
+                       return std::find(group.begin(), group.end(), from_node) != group.end() &&
+                              std::find(group.begin(), group.end(), to_node) != group.end();
+                     });
+}
+
+// Each layer's KV needs a stage of the other role within KV reach that holds the layer.
+void PlanChecker::CheckPairs() {
   for (size_t s = 0; s < plan_.stages.size(); ++s) {
     const StagePlan& stage = plan_.stages[s];
     if (stage.role == StageRole::kBoth) continue;
-    const StageRole wanted =
-        stage.role == StageRole::kPrefill ? StageRole::kDecode : StageRole::kPrefill;
-    // Each layer's KV needs a stage of the other role within KV reach that holds the layer.
+    const bool prefills = stage.role == StageRole::kPrefill;
     for (int layer = stage.layers.begin; layer < stage.layers.end; ++layer) {
       const bool found =
           std::any_of(plan_.stages.begin(), plan_.stages.end(), [&](const StagePlan& other) {
-            return (other.role == wanted || other.role == StageRole::kBoth) &&
-                   other.layers.begin <= layer && layer < other.layers.end && pairs(stage, other);
+            const int here = stage.nodes.front(), there = other.nodes.front();
+            return (prefills ? Decodes(other.role) : Prefills(other.role)) &&
+                   other.layers.begin <= layer && layer < other.layers.end &&
+                   (prefills ? KvReaches(here, there) : KvReaches(there, here));
           });
-      if (!found) {
-        Fail("stage {} is for {} only, and no stage for {} within KV reach holds its layer {}", s,
-             stage.role == StageRole::kPrefill ? "prefill" : "decode",
-             stage.role == StageRole::kPrefill ? "decode" : "prefill", layer);
-        break;
-      }
+      if (found) continue;
+      Fail("stage {} is for {} only, and no stage for {} within KV reach holds its layer {}", s,
+           NameOf(stage.role), prefills ? "decode" : "prefill", layer);
+      break;
     }
   }
 }
 
-void Checker::CheckUnused() {
-  std::vector<int> named(problem_.num_nodes(), 0);
-  for (const StagePlan& stage : plan_.stages) ++named[stage.nodes.front()];
-  for (const UnusedNode& unused : plan_.unused) {
-    if (unused.node < 0 || unused.node >= problem_.num_nodes()) {
-      Fail("unused node {} is not in the cluster", unused.node);
+void PlanChecker::CheckUnused() {
+  std::vector<int> used(problem_.num_nodes(), 0), unused(problem_.num_nodes(), 0);
+  for (const StagePlan& stage : plan_.stages) used[stage.nodes.front()] = 1;
+  for (const UnusedNode& node : plan_.unused) {
+    if (node.node < 0 || node.node >= problem_.num_nodes()) {
+      Fail("unused node {} is not in the cluster", node.node);
       continue;
     }
-    if (named[unused.node]++ > 0) {
+    if (used[node.node] + unused[node.node]++ > 0) {
       Fail("node {} is listed as unused and used, or as unused twice",
-           problem_.nodes[unused.node].name);
+           problem_.nodes[node.node].name);
     }
-    if (unused.reason.empty()) {
-      Fail("node {} is unused without a reason", problem_.nodes[unused.node].name);
+    if (node.reason.empty()) {
+      Fail("node {} is unused without a reason", problem_.nodes[node.node].name);
     }
   }
   for (int i = 0; i < problem_.num_nodes(); ++i) {
-    if (named[i] == 0) Fail("node {} is neither used nor unused", problem_.nodes[i].name);
+    if (used[i] + unused[i] == 0)
+      Fail("node {} is neither used nor unused", problem_.nodes[i].name);
   }
 }
 
-void Checker::CheckValue() {
-  const double most = RecomputeFlow(problem_, plan_);
-  const double tolerance = options_.tolerance_tokens_per_s;
-  if (std::abs(plan_.tokens_per_s - most) > tolerance) {
-    Fail("the plan claims {:.6f} tokens/s and its stages carry {:.6f}", plan_.tokens_per_s, most);
-  }
-  if (plan_.tokens_per_s > plan_.tokens_per_s_bound + tolerance) {
-    Fail("the plan claims {:.6f} tokens/s above its own bound of {:.6f}", plan_.tokens_per_s,
-         plan_.tokens_per_s_bound);
-  }
-}
-
-std::vector<std::string> Checker::Run() {
+std::vector<std::string> PlanChecker::Run() {
   if (!CheckHeader() || !CheckStages() || !CheckEdges()) return violations_;
-  CheckFlows();
+  CheckConservation();
+  CheckTime();
+  CheckLinks();
   CheckCoverage();
-  CheckRoles();
+  CheckPairs();
+  CheckHandOvers();
+  CheckBalance();
   CheckUnused();
   CheckValue();
   return violations_;
 }
 
-// Shortest augmenting paths over the residual capacities of a small dense graph.
-double EdmondsKarp(std::vector<double> residual, int vertices, int source, int sink) {
-  double total = 0;
-  while (true) {
-    std::vector<int> parent(vertices, vertices);  // `vertices` means not reached
-    std::deque<int> frontier{source};
-    parent[source] = source;
-    while (!frontier.empty() && parent[sink] == vertices) {
-      const int u = frontier.front();
-      frontier.pop_front();
-      for (int v = 0; v < vertices; ++v) {
-        if (parent[v] != vertices || residual[u * vertices + v] <= kAugmentMin) continue;
-        parent[v] = u;
-        frontier.push_back(v);
-      }
-    }
-    if (parent[sink] == vertices) return total;
-    double amount = kTokenRateMax;
-    for (int v = sink; v != source; v = parent[v]) {
-      amount = std::min(amount, residual[parent[v] * vertices + v]);
-    }
-    for (int v = sink; v != source; v = parent[v]) {
-      residual[parent[v] * vertices + v] -= amount;
-      residual[v * vertices + parent[v]] += amount;
-    }
-    total += amount;
-  }
-}
-
-}  // namespace
-
-double RecomputeFlow(const FlowProblem& problem, const Plan& plan) {
-  const int stages = static_cast<int>(plan.stages.size());
-  const int vertices = 2 * stages + 2, source = 2 * stages, sink = source + 1;
-  std::vector<double> capacity(static_cast<size_t>(vertices) * vertices, 0);
-  const int width = problem.num_nodes() + 1;
-  const auto node = [&](int s) { return plan.stages[s].nodes.front(); };
-  const auto link = [&](int from, int to) { return problem.link_tokens_per_s[from * width + to]; };
-  for (int s = 0; s < stages; ++s) {
-    const LayerRange layers = plan.stages[s].layers;
-    const int entry = 2 * s, exit = 2 * s + 1;
-    capacity[entry * vertices + exit] = problem.nodes[node(s)].tokens_per_s[layers.size() - 1];
-    if (layers.begin == 0) capacity[source * vertices + entry] = link(width - 1, node(s));
-    if (layers.end == problem.num_layers) {
-      capacity[exit * vertices + sink] = link(node(s), width - 1);
-    }
-    for (int t = 0; t < stages; ++t) {
-      if (t != s && Adjoin(layers, plan.stages[t].layers, plan.partial_inference)) {
-        capacity[exit * vertices + 2 * t] = link(node(s), node(t));
-      }
-    }
-  }
-  return EdmondsKarp(std::move(capacity), vertices, source, sink);
-}
-
 std::vector<std::string> CheckPlan(const FlowProblem& problem, const Plan& plan,
                                    const CheckOptions& options) {
-  return Checker(problem, plan, options).Run();
+  return PlanChecker(problem, plan, options).Run();
 }
 
 }  // namespace millrace::plan

@@ -52,7 +52,8 @@ TEST(Check, NamesEveryKindOfViolation) {
       {"the model has 4", [](Plan& p) { p.num_layers = 5; }},
       {"names 0 nodes", [](Plan& p) { p.stages[0].nodes.clear(); }},
       {"on node 7", [](Plan& p) { p.stages[0].nodes = {7}; }},
-      {"holds two stages", [](Plan& p) { p.stages[1].nodes = {0}; }},
+      {"the 2 stages of node a hold 4 layers", [](Plan& p) { p.stages[1].nodes = {0}; }},
+      {"spread over 2 devices", [](Plan& p) { p.stages[1].tensor_parallel = 2; }},
       {"of a model of 4",
        [](Plan& p) {
          p.stages[1].layers = {3, 5};
@@ -124,6 +125,141 @@ TEST(Check, RolesNeedAPartnerWithinKvReach) {
   EXPECT_EQ(Joined(CheckPlan(problem, plan, options)), "");
   options.kv_affinity = {{0, 1}, {2, 3}};
   EXPECT_TRUE(Says(CheckPlan(problem, plan, options), "within KV reach"));
+}
+
+// Prompts enter at a, are handed over to b and c, which hold half of the layers each.
+struct Apart {
+  FlowProblem problem = TwoNodes();
+  Plan plan;
+  CheckOptions options{.prompt_tokens = 6, .output_tokens = 2};
+
+  Apart() {
+    problem.partial_inference = false;
+    problem.kv_layer_tokens = 2;
+    problem.nodes = {{"a", "g", "", {40, 30, 20, 10}, {40, 30, 20, 12}, {8, 6, 5, 4}},
+                     {"b", "g", "", {30, 20}, {30, 20}, {8, 6}},
+                     {"c", "g", "", {30, 20}, {30, 20}, {8, 6}}};
+    problem.link_tokens_per_s.assign(16, 100);
+    plan.num_layers = 4;
+    plan.partial_inference = false;
+    plan.stages = {{.nodes = {0}, .layers = {0, 4}, .role = StageRole::kPrefill},
+                   {.nodes = {1}, .layers = {0, 2}, .role = StageRole::kDecode},
+                   {.nodes = {2}, .layers = {2, 4}, .role = StageRole::kDecode}};
+    const std::optional<int> end;
+    plan.edges = {{end, 0, 12, EdgePhase::kPrefill}, {0, end, 12, EdgePhase::kPrefill},
+                  {0, 1, 12, EdgePhase::kHandOver},  {0, 2, 12, EdgePhase::kHandOver},
+                  {end, 1, 4, EdgePhase::kDecode},   {1, 2, 4, EdgePhase::kDecode},
+                  {2, end, 4, EdgePhase::kDecode}};
+    plan.tokens_per_s = 16;
+    plan.tokens_per_s_bound = 20;
+  }
+};
+
+TEST(Check, AcceptsASoundPlanWithRoles) {
+  const Apart apart;
+  EXPECT_EQ(Joined(CheckPlan(apart.problem, apart.plan, apart.options)), "");
+  // 12 prompt tokens/s are two requests, and 6 output tokens/s three.
+  EXPECT_NEAR(RecomputeFlow(apart.problem, apart.plan, apart.options), 16, 1e-9);
+}
+
+TEST(Check, NamesEveryKindOfViolationOfRoles) {
+  const auto scale = [](Plan& p, double by) {
+    for (PlanEdge& edge : p.edges) edge.tokens_per_s *= by;
+    p.tokens_per_s *= by;
+  };
+  const struct {
+    const char* expected;
+    std::function<void(Apart&)> damage;
+  } kCases[] = {
+      {"edge stage 0 -> stage 1 (hand-over) meets stage 1, whose role is prefill",
+       [](Apart& a) { a.plan.stages[1].role = StageRole::kPrefill; }},
+      {"meets stage 0, whose role is decode",
+       [](Apart& a) { a.plan.stages[0].role = StageRole::kDecode; }},
+      {"meets stage 0, whose role is prefill",
+       [](Apart& a) { a.plan.edges[0].phase = EdgePhase::kBoth; }},
+      {"hands KV over to or from the coordinator",
+       [](Apart& a) { a.plan.edges[3].to = std::nullopt; }},
+      {"receives 12 tokens/s and sends 11 of prompts",
+       [](Apart& a) { a.plan.edges[1].tokens_per_s = 11; }},
+      {"receives 4 tokens/s and sends 3 of outputs",
+       [](Apart& a) { a.plan.edges[5].tokens_per_s = 3; }},
+      {"the KV of layer 2 is handed over at 6 tokens/s and prompts come at 12",
+       [](Apart& a) { a.plan.edges[3].tokens_per_s = 6; }},
+      {"the KV of layer 0 is handed over at 0",
+       [](Apart& a) { a.plan.edges.erase(a.plan.edges.begin() + 2); }},
+      {"the KV of layer 0 is handed over at 13",
+       [](Apart& a) { a.plan.edges[2].tokens_per_s = 13; }},
+      {"hands over the KV of layers [0, 2) to a stage that holds [2, 4)",
+       [](Apart& a) {
+         a.plan.stages[0].layers = {0, 2};
+       }},
+      {"a -> b carries 48 tokens/s over a link of 40",
+       [](Apart& a) { a.problem.link_tokens_per_s[1] = 40; }},
+      {"stage 0 carries 24 tokens/s and can compute 12",
+       [&](Apart& a) {
+         scale(a.plan, 2);
+         a.plan.tokens_per_s_bound = 40;
+       }},
+      {"requests/s are prefilled and",
+       [](Apart& a) {
+         for (int e : {4, 5, 6}) a.plan.edges[static_cast<size_t>(e)].tokens_per_s = 3;
+         a.plan.tokens_per_s = 15;
+       }},
+      {"a request needs both",
+       [](Apart& a) {
+         a.plan.edges.resize(4);
+         a.plan.tokens_per_s = 12;
+       }},
+      {"different groups of kv_affinity",
+       [](Apart& a) {
+         a.options.kv_affinity = {{0, 1}, {2}};
+       }},
+      {"different groups of kv_affinity or numeric classes",
+       [](Apart& a) {
+         a.options.numeric_classes = {"avx2", "avx2", "neon"};
+       }},
+      {"the rates of each phase are not known",
+       [](Apart& a) { a.problem.nodes[0].prefill_tokens_per_s.clear(); }},
+      {"above its own bound", [](Apart& a) { a.plan.tokens_per_s_bound = 10; }},
+  };
+  for (const auto& c : kCases) {
+    Apart apart;
+    c.damage(apart);
+    EXPECT_TRUE(Says(CheckPlan(apart.problem, apart.plan, apart.options), c.expected))
+        << c.expected;
+  }
+}
+
+// Prefill and decode on one node share its only device, or divide its devices.
+TEST(Check, StagesOfOneNodeShareItsMemoryAndItsTime) {
+  FlowProblem problem = TwoNodes();
+  problem.num_layers = 2;
+  problem.nodes = {{"a", "g", "", {40, 30}, {40, 30}, {40, 30}}};
+  problem.link_tokens_per_s.assign(4, 100);
+  Plan plan;
+  plan.num_layers = 2;
+  plan.stages = {{.nodes = {0}, .layers = {0, 2}, .role = StageRole::kPrefill},
+                 {.nodes = {0}, .layers = {0, 2}, .role = StageRole::kDecode}};
+  const std::optional<int> end;
+  plan.edges = {{end, 0, 20, EdgePhase::kPrefill},
+                {0, end, 20, EdgePhase::kPrefill},
+                {0, 1, 20, EdgePhase::kHandOver},
+                {end, 1, 20, EdgePhase::kDecode},
+                {1, end, 20, EdgePhase::kDecode}};
+  plan.tokens_per_s = plan.tokens_per_s_bound = 40;
+  EXPECT_TRUE(Says(CheckPlan(problem, plan), "the 2 stages of node a hold 4 layers together"));
+  problem.num_layers = plan.num_layers = 1;
+  problem.nodes = {{"a", "g", "", {40}, {40}, {40}}};
+  problem.nodes[0].room_layers = 2;
+  plan.stages[0].layers = plan.stages[1].layers = {0, 1};
+  EXPECT_EQ(Joined(CheckPlan(problem, plan)), "");  // 20 of 40 each
+  for (PlanEdge& edge : plan.edges) edge.tokens_per_s = 25;
+  plan.tokens_per_s = plan.tokens_per_s_bound = 50;
+  EXPECT_TRUE(Says(CheckPlan(problem, plan), "the stages of node a need 1.25 times its time"));
+  problem.nodes[0].devices = 2;  // one each, with half of the node's rate
+  EXPECT_TRUE(Says(CheckPlan(problem, plan), "can compute 20"));
+  plan.stages[0].tensor_parallel = 2;
+  EXPECT_TRUE(Says(CheckPlan(problem, plan), "take 3 devices and it has 2"));
 }
 
 // The checker and the planners compute flows with separate code; both must agree.

@@ -47,6 +47,17 @@ double MixedTokensPerSecond(const cost::StepCost& cost, const WorkloadMix& mix, 
   return rate * std::min(1.0, batch);
 }
 
+// Layers that fit beside the KV of one request, with the ends of two stages.
+int RoomLayers(const NodeSpec& node, const ModelFootprint& model, const WorkloadMix& mix,
+               const NodeCapacityOptions& options) {
+  const double each =
+      static_cast<double>(model.layer_bytes) +
+      static_cast<double>(model.spec.KvBytesPerToken(1)) * (mix.prompt_tokens + mix.output_tokens);
+  const double room = options.usable_memory * static_cast<double>(node.memory_bytes) -
+                      2.0 * static_cast<double>(model.embedding_bytes + model.head_bytes);
+  return static_cast<int>(std::clamp(room / each, 0.0, 2.0 * kPlanLayersMax));
+}
+
 Status DoesNotFit(const ClusterSpec& cluster, const ModelFootprint& model,
                   const std::vector<int>& max_layers, const NodeCapacityOptions& options) {
   int64_t held = 0;
@@ -125,6 +136,8 @@ Result<FlowProblem> FlowFromCluster(const ClusterSpec& cluster, const ModelFootp
         node.name,
         node.device_count == 1 ? node.device : fmt::format("{}x{}", node.device, node.device_count),
         node.region, known[kind]};
+    flow.devices = node.device_count;
+    flow.room_layers = std::max(flow.max_layers(), RoomLayers(node, model, mix, options));
     if (node.nic_bytes_per_s) {
       for (double& rate : flow.tokens_per_s) {
         rate = std::min(rate, *node.nic_bytes_per_s / activation_bytes);

@@ -157,7 +157,21 @@ GoodputEstimate EstimateAlong(const GoodputProblem& problem, const Placement& pl
 }
 
 GoodputEstimate EstimateGoodput(const GoodputProblem& problem, const Placement& placement) {
-  return EstimateAlong(problem, placement, SolvePlacementFlow(problem.flow, placement).edges);
+  const auto whole = [&](const Placement& left) {
+    return EstimateAlong(problem, left, SolvePlacementFlow(problem.flow, left).edges);
+  };
+  GoodputEstimate worst = whole(placement);
+  for (const int node : problem.losable) {
+    if (placement[node].size() == 0) continue;
+    Placement left = placement;
+    left[node] = {};
+    GoodputEstimate e = whole(left);
+    if (e.requests_per_s >= worst.requests_per_s) continue;
+    worst = std::move(e);
+    worst.limit =
+        fmt::format("{} after the loss of {}", worst.limit, problem.flow.nodes[node].name);
+  }
+  return worst;
 }
 
 }  // namespace millrace::plan

@@ -40,7 +40,12 @@ struct GoodputProblem {
   std::vector<double> nic_tokens_per_s;
   std::vector<Trunk> trunks;
   double prompt_tokens = 763, output_tokens = 232;  // means of a request
+  double prompt_spread = 1.6;                       // E[S^2] / E[S]^2 of the prompts' lengths
   std::optional<double> ttft_s, tpot_s;             // limits on the means
+  // n x n, row = sender: whether KV may move. Empty: wherever there is a link.
+  std::vector<char> kv_reach;
+  // Not empty: estimates are those after the loss of any one of these nodes, the worst of them.
+  std::vector<int> losable;
 };
 
 struct GoodputEstimate {
@@ -51,7 +56,8 @@ struct GoodputEstimate {
   std::string limit;              // what limits it: "KV of node 3", "tpot", ...
 };
 
-// The highest rate at which the placement's maximum flow, scaled down, meets every limit.
+// The highest rate at which the placement's maximum flow, scaled down, meets every limit; with
+// losable nodes, of what is left of the placement after the worst loss.
 GoodputEstimate EstimateGoodput(const GoodputProblem& problem, const Placement& placement);
 
 // The same along given edges, which carry flow from and to the coordinator.
@@ -62,17 +68,8 @@ struct Candidate {
   Placement placement;
   PlacementFlow flow;
   GoodputEstimate estimate;
-  std::optional<double> score;  // by the evaluator: higher is better
   std::string method;
 };
-
-struct JudgeHints {
-  double most_estimated = 0;  // requests per second of the best candidate, estimated
-  double best_score = 0;      // so far
-};
-// Scores a plan, for example in the simulator. On an error the candidate has no score; an evaluator
-// may return one for a plan that is no better than the best so far.
-using Evaluator = std::function<Result<double>(const Plan&, const JudgeHints&)>;
 
 // Reported when a search or a scoring ends.
 struct GoodputProgress {
@@ -83,26 +80,24 @@ struct GoodputProgress {
 
 struct CandidateOptions {
   uint64_t seed = 1;
-  int top = 10;  // candidates given to the evaluator
+  int top = 10;  // candidates that are returned
   int64_t flow_iterations = 2'000'000;
   int64_t goodput_iterations = 20'000;  // estimates per search
   int64_t rounds_iterations = 8'000;    // the same with EstimateRounds, which is slower
   int searches = 4;
   // How a candidate would be deployed. Unset: along its maximum flow.
   std::function<PlacementFlow(const Placement&)> route;
-  // The time limit needs both. The searches get the first part of it, the evaluator the rest.
-  // Candidates without a score by then rank below those with one. Without a clock the result is a
-  // function of the problem, the seed, the iterations and the evaluator.
+  // The time limit needs both. Without a clock the result is a function of the problem, the seed
+  // and the iterations.
   const Clock* clock = nullptr;
   std::optional<double> time_limit_s;
   std::function<void(const GoodputProgress&)> progress;
 };
 
-// Different placements, best first: by `evaluator`'s score if there is one, else by the estimate.
-// They include the best single machine if one holds the model and meets the limits, so the first is
-// never worse than it. Errors as PlanByFlow.
+// Different placements whose stages both prefill and decode, in the order in which a simulator
+// should judge them: the best single machine if one holds the model and meets the limits, then the
+// best of each method. Errors as PlanByFlow.
 Result<std::vector<Candidate>> RankByGoodput(const GoodputProblem& problem,
-                                             const CandidateOptions& options,
-                                             const Evaluator& evaluator);
+                                             const CandidateOptions& options);
 
 }  // namespace millrace::plan

@@ -21,6 +21,12 @@ struct FlowNode {
   std::string kind;                  // kind of device: "A100"
   std::string region;                // empty if there is only one
   std::vector<double> tokens_per_s;  // [k - 1]: T(k), prompt and decode together, holding k layers
+  // The same for prompts alone and for outputs alone, for stages with a role. Empty: unknown.
+  std::vector<double> prefill_tokens_per_s = {}, decode_tokens_per_s = {};
+  int devices = 1;  // alike, behind one fast link; all of them compute each layer together
+  // That fit its memory if several stages share it: maybe more than the model has. At least
+  // max_layers().
+  int room_layers = 0;
 
   int max_layers() const { return static_cast<int>(tokens_per_s.size()); }
   // REQUIRES: 1 <= layers <= max_layers().
@@ -35,6 +41,8 @@ struct FlowProblem {
   // (n + 1) x (n + 1), row = sender, column = receiver. The last of each is the coordinator, where
   // requests enter and tokens return. Zero: no connection.
   std::vector<double> link_tokens_per_s;
+  // The KV of one token in one layer takes as long on a link as this many tokens. Zero: free.
+  double kv_layer_tokens = 0;
 
   int num_nodes() const { return static_cast<int>(nodes.size()); }
   int coordinator() const { return num_nodes(); }

@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "plan/roles/role_problem.h"
+
 namespace millrace::plan {
 namespace {
 
@@ -29,6 +31,28 @@ std::vector<Trunk> TrunksOf(const ClusterSpec& cluster, const TokenBytes& bytes)
   std::vector<Trunk> out;
   for (auto& [way, trunk] : trunks) out.push_back(std::move(trunk));
   return out;
+}
+
+// KV moves within a group of kv_affinity and within a numeric class: another class would continue a
+// request with other bits.
+std::vector<char> KvReach(const ClusterSpec& cluster) {
+  const size_t n = cluster.nodes.size();
+  std::vector<char> reach(n * n, cluster.kv_affinity.empty() ? 1 : 0);
+  for (const auto& group : cluster.kv_affinity) {
+    for (const NodeIndex a : group) {
+      for (const NodeIndex b : group) {
+        reach[static_cast<size_t>(a) * n + static_cast<size_t>(b)] = 1;
+      }
+    }
+  }
+  for (size_t a = 0; a < n; ++a) {
+    for (size_t b = 0; b < n; ++b) {
+      const std::string& x = cluster.nodes[a].numeric_class;
+      const std::string& y = cluster.nodes[b].numeric_class;
+      if (!x.empty() && !y.empty() && x != y) reach[a * n + b] = 0;
+    }
+  }
+  return reach;
 }
 
 }  // namespace
@@ -81,7 +105,11 @@ Result<GoodputProblem> GoodputFromCluster(FlowProblem flow, const ClusterSpec& c
   problem.trunks = TrunksOf(cluster, bytes);
   problem.prompt_tokens = mix.prompt_tokens;
   problem.output_tokens = mix.output_tokens;
+  problem.kv_reach = KvReach(cluster);
   problem.flow = std::move(flow);
+  problem.flow.kv_layer_tokens =
+      static_cast<double>(model.spec.KvBytesPerToken(1)) / static_cast<double>(bytes.activation);
+  AddPhaseRates(problem);
   return problem;
 }
 

@@ -43,7 +43,8 @@ Plan MakePlan(const FlowProblem& problem, const Placement& placement, const Plac
   for (int i = 0; i < problem.num_nodes(); ++i) {
     if (placement[i].size() > 0 && flow.node_tokens_per_s[i] > 0) {
       stage[i] = static_cast<int>(plan.stages.size());
-      plan.stages.push_back({.nodes = {i}, .layers = placement[i]});
+      plan.stages.push_back(
+          {.nodes = {i}, .tensor_parallel = problem.nodes[i].devices, .layers = placement[i]});
     } else {
       plan.unused.push_back({i, WhyUnused(problem, placement, flow, i)});
     }

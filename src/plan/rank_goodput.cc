@@ -1,5 +1,5 @@
 // Finds candidates for the simulator: placements by flow, then moved towards goodput by either
-// estimate. Then an evaluator ranks them. All of it stays within a time limit.
+// estimate. All of it stays within a time limit.
 #include <algorithm>
 #include <cmath>
 
@@ -35,8 +35,8 @@ Status ValidateGoodputProblem(const GoodputProblem& problem) {
 }
 
 constexpr char kSingle[] = "single machine";
-// Fractions of the time limit.
-constexpr double kByFlow = 0.15, kSearches = 0.4;
+// Fraction of the time limit for the maximum flow.
+constexpr double kByFlow = 0.4;
 
 // The used fraction of the time limit. Without a limit it never reaches the end.
 class Deadline {
@@ -62,19 +62,14 @@ class Deadline {
 
 class Ranking {
  public:
-  Ranking(const GoodputProblem& problem, const CandidateOptions& options, const Deadline& deadline,
-          double searches_share)
-      : problem_(problem),
-        options_(options),
-        deadline_(deadline),
-        share_(searches_share),
-        whole_(problem.flow) {
+  Ranking(const GoodputProblem& problem, const CandidateOptions& options, const Deadline& deadline)
+      : problem_(problem), options_(options), deadline_(deadline), whole_(problem.flow) {
     whole_.partial_inference = false;
     rounds_ = RoundsOf(problem);
     rounds_.flow = &whole_;
   }
 
-  bool OutOfTime() const { return deadline_.Past(share_); }
+  bool OutOfTime() const { return deadline_.Past(1); }
   std::function<bool()> Stop() const {
     return [this, asked = 0]() mutable { return ++asked % 16 == 0 && OutOfTime(); };
   }
@@ -86,7 +81,7 @@ class Ranking {
     c.placement = placement;
     c.flow = SolvePlacementFlow(problem_.flow, placement);
     c.method = method;
-    c.estimate = EstimateAlong(problem_, placement, c.flow.edges);
+    c.estimate = EstimateGoodput(problem_, placement);
     if (c.estimate.requests_per_s > 0) all_.push_back(std::move(c));
     if (!options_.progress || all_.empty()) return;
     options_.progress({method, Sorted().front().estimate.requests_per_s, deadline_.elapsed_s()});
@@ -206,7 +201,6 @@ class Ranking {
   const GoodputProblem& problem_;
   const CandidateOptions& options_;
   const Deadline& deadline_;
-  const double share_;
   FlowProblem whole_;  // without partial inference
   RoundsProblem rounds_;
   std::vector<Candidate> all_;
@@ -223,36 +217,10 @@ void AddConstructions(const FlowProblem& problem, uint64_t seed, Ranking& rankin
   ranking.Add(kSingle, alone);
 }
 
-// Scores one candidate after another while time remains. Candidates with a score come first, by
-// score.
-void Judge(const GoodputProblem& problem, double bound, const CandidateOptions& options,
-           const Deadline& deadline, const Evaluator& evaluator,
-           std::vector<Candidate>& candidates) {
-  JudgeHints hints;
-  for (const Candidate& c : candidates) {
-    hints.most_estimated = std::max(hints.most_estimated, c.estimate.requests_per_s);
-  }
-  for (Candidate& c : candidates) {
-    if (deadline.Past(1)) break;
-    const auto score = evaluator(MakePlan(problem.flow, c.placement, c.flow, bound), hints);
-    if (!score.ok()) continue;
-    c.score = *score;
-    hints.best_score = std::max(hints.best_score, *score);
-    if (options.progress) options.progress({"judging", hints.best_score, deadline.elapsed_s()});
-  }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) {
-                     if (a.score.has_value() != b.score.has_value()) return a.score.has_value();
-                     if (a.score) return *a.score > *b.score;
-                     return a.estimate.requests_per_s > b.estimate.requests_per_s;
-                   });
-}
-
 }  // namespace
 
 Result<std::vector<Candidate>> RankByGoodput(const GoodputProblem& problem,
-                                             const CandidateOptions& options,
-                                             const Evaluator& evaluator) {
+                                             const CandidateOptions& options) {
   MR_RETURN_IF_ERROR(ValidateGoodputProblem(problem));
   const Deadline deadline(options);
   PlanOptions by_flow;
@@ -262,7 +230,7 @@ Result<std::vector<Candidate>> RankByGoodput(const GoodputProblem& problem,
   by_flow.clock = options.clock;
   by_flow.time_limit_s = deadline.SecondsUntil(kByFlow);
   MR_ASSIGN_OR_RETURN(const PlanOutcome outcome, PlanByFlow(problem.flow, by_flow));
-  Ranking ranking(problem, options, deadline, evaluator ? kSearches : 1);
+  Ranking ranking(problem, options, deadline);
   ranking.Add("maximum flow", outcome.placement);
   AddConstructions(problem.flow, options.seed, ranking);
   // Starts from the best candidates and from flows below the optimum: less deep, often faster.
@@ -284,12 +252,9 @@ Result<std::vector<Candidate>> RankByGoodput(const GoodputProblem& problem,
   for (Candidate& c : candidates) {
     if (!options.route) break;
     c.flow = options.route(c.placement);
-    c.estimate = EstimateAlong(problem, c.placement, c.flow.edges);
+    if (problem.losable.empty()) c.estimate = EstimateAlong(problem, c.placement, c.flow.edges);
   }
-  if (evaluator) {
-    ranking.OrderForJudging(candidates);
-    Judge(problem, outcome.bound, options, deadline, evaluator, candidates);
-  }
+  ranking.OrderForJudging(candidates);
   return candidates;
 }
 

@@ -63,6 +63,36 @@ def check_judged_goodput(program, folder):
     assert attainment < 0.9, f"the estimate's plan keeps the limits at {1.2 * judged} req/s: {attainment}"
 
 
+def check_roles(program, folder):
+    """The page's plan with roles is sound, is drawn, and beats plans without roles in the simulator."""
+    plan = ("millrace plan --cluster unlike.yaml --model llama3-8b --workload long-prompts.yaml --objective goodput "
+            "--slo ttft=1s tpot=40ms --time-limit 60 --json")
+    answer = json.loads(run(program, plan, folder))
+    roles = {stage["role"] for stage in answer["stages"]}
+    assert {"prefill", "decode"} <= roles, roles
+    assert "hand-over" in {edge["phase"] for edge in answer["edges"]}
+    judged = {c["roles"]: c["simulated_requests_per_s"] for c in reversed(answer["candidates"])
+              if c["simulated_requests_per_s"] is not None}
+    assert judged[True] > 1.2 * judged[False] > 0, judged
+    assert any(c["single_machine"] for c in answer["candidates"]), answer["candidates"]
+    again = json.loads(run(program, plan, folder))
+    assert answer["stages"] == again["stages"], "the same seed gives another plan"
+    check = run(program, "millrace plan check apart.yaml --cluster unlike.yaml --workload long-prompts.yaml", folder)
+    assert check.startswith("apart.yaml: sound"), check
+    picture = pathlib.Path(folder, "apart.svg").read_text()
+    assert 'class="hand-over"' in picture and "prefill" in picture and "decode" in picture
+    explained = run(program, "millrace plan explain apart.yaml --cluster unlike.yaml --workload long-prompts.yaml "
+                    "--seconds-per-kind 0.5", folder)
+    assert explained.count("(bottleneck)") == 1 and "One more node of a kind" in explained, explained
+    # A plan whose KV would leave its group is refused.
+    cluster = pathlib.Path(folder, "unlike.yaml").read_text()
+    pathlib.Path(folder, "groups.yaml").write_text(cluster + "kv_affinity: [[computes], [reads]]\n")
+    done = subprocess.run([program, "plan", "check", "apart.yaml", "--cluster", "groups.yaml", "--workload",
+                           "long-prompts.yaml"], cwd=folder, text=True, capture_output=True, timeout=TIMEOUT_S,
+                          check=False)
+    assert done.returncode == 1 and "kv_affinity" in done.stderr, done.stderr
+
+
 def check_time_limit(program, folder):
     """The search for goodput ends with its time limit, with a plan."""
     command = "millrace plan --cluster cluster.yaml --model llama-70b --objective goodput --slo ttft=2s tpot=300ms"
@@ -124,6 +154,7 @@ def main():
         assert run(program, "millrace plan check plan.yaml --cluster cluster.yaml",
                    folder).startswith("plan.yaml: sound")
         check_judged_goodput(program, folder)
+        check_roles(program, folder)
         check_time_limit(program, folder)
         check_measured(program, folder)
         check_rests(program, folder)

@@ -5,6 +5,7 @@
 #include "apps/commands/commands.h"
 #include "apps/common/progress.h"
 #include "apps/plan/explain.h"
+#include "apps/plan/explain_roles.h"
 #include "apps/plan/inputs.h"
 #include "apps/plan/report.h"
 #include "base/file.h"
@@ -13,6 +14,7 @@
 #include "plan/io/plan_yaml.h"
 #include "plan/io/quantity.h"
 #include "plan/io/yaml_reader.h"
+#include "plan/rank_plans.h"
 #include "plan/trunks.h"
 
 namespace millrace::apps {
@@ -29,6 +31,7 @@ struct ReadPlan {
   PlanInputs inputs;
   Plan plan;
   plan::FlowProblem problem;  // with the trunks that the plan fills
+  plan::CheckOptions options;
   std::vector<std::string> violations;
 };
 
@@ -60,8 +63,15 @@ Result<ReadPlan> Load(const ReadPlanFlags& flags) {
         Printable(out.inputs.problem.model, 60), out.inputs.problem.num_layers));
   }
   AddTrunkViolations(out);
-  plan::CheckOptions options;
+  plan::CheckOptions& options = out.options;
   options.kv_affinity = out.inputs.cluster.kv_affinity;
+  for (const NodeSpec& node : out.inputs.cluster.nodes) {
+    options.numeric_classes.push_back(node.numeric_class);
+  }
+  if (out.inputs.goodput) {
+    options.prompt_tokens = out.inputs.goodput->prompt_tokens;
+    options.output_tokens = out.inputs.goodput->output_tokens;
+  }
   out.problem =
       WithTrunksFull(out.inputs.problem, out.inputs.cluster, out.plan, out.inputs.token_bytes);
   if (out.violations.empty()) out.violations = CheckPlan(out.problem, out.plan, options);
@@ -81,13 +91,35 @@ Status RunCheck(const ReadPlanFlags& flags) {
     const Json out = {{"sound", read.violations.empty()},
                       {"violations", read.violations},
                       {"tokens_per_s", read.plan.tokens_per_s},
-                      {"max_flow", RecomputeFlow(read.problem, read.plan)}};
+                      {"max_flow", RecomputeFlow(read.problem, read.plan, read.options)}};
     fmt::print("{}\n", DumpJson(out));
   }
   if (!read.violations.empty()) return Refused(flags, read.violations);
   if (flags.json) return OkStatus();
   fmt::print("{}: sound; {:.3f} tokens/s, and recomputed {:.3f}\n", Printable(flags.plan),
-             read.plan.tokens_per_s, RecomputeFlow(read.problem, read.plan));
+             read.plan.tokens_per_s, RecomputeFlow(read.problem, read.plan, read.options));
+  return OkStatus();
+}
+
+Status ExplainWithRoles(const ReadPlanFlags& flags, const ReadPlan& read, const Clock& clock,
+                        std::function<void(const std::string&)> progress) {
+  if (!read.inputs.goodput) {
+    return InvalidArgument(
+        "a plan with roles is explained with --model: a table of rates says "
+        "nothing about prefill and decode apart");
+  }
+  const auto explanation = ExplainRoles(read.inputs, read.plan,
+                                        {.clock = &clock,
+                                         .seconds_per_kind = flags.seconds_per_kind,
+                                         .progress = std::move(progress)});
+  if (ProgressStyle::ForStream(stderr).bar) fmt::print(stderr, "\r\033[K");
+  if (!explanation.ok()) return explanation.status();
+  if (flags.json) {
+    fmt::print("{}\n", DumpJson(RoleExplanationJson(*explanation)));
+    return OkStatus();
+  }
+  fmt::print("{}\n{}", RoleExplanationText(*explanation, read.plan, read.inputs.cluster),
+             PlanText(read.plan, read.inputs.cluster));
   return OkStatus();
 }
 
@@ -96,12 +128,14 @@ Status RunExplain(const ReadPlanFlags& flags) {
   if (!read.violations.empty()) return Refused(flags, read.violations);
   const SteadyClock clock;
   const bool shown = ProgressStyle::ForStream(stderr).bar;
+  const auto progress = [shown](const std::string& kind) {
+    if (shown) fmt::print(stderr, "\r\033[Ktrying one more {}", Printable(kind, 60));
+  };
+  if (plan::HasRoles(read.plan)) return ExplainWithRoles(flags, read, clock, progress);
   ExplainOptions options;
   options.clock = &clock;
   options.seconds_per_kind = flags.seconds_per_kind;
-  options.progress = [shown](const std::string& kind) {
-    if (shown) fmt::print(stderr, "\r\033[Ktrying one more {}", Printable(kind, 60));
-  };
+  options.progress = progress;
   auto explanation = ExplainPlan(read.inputs, read.plan, options);
   if (shown) fmt::print(stderr, "\r\033[K");
   if (!explanation.ok()) return explanation.status();

@@ -9,13 +9,14 @@
 #include "apps/commands/commands.h"
 #include "apps/common/progress.h"
 #include "apps/common/slo_option.h"
+#include "apps/plan/goodput_search.h"
 #include "apps/plan/inputs.h"
 #include "apps/plan/report.h"
+#include "apps/simulate/distserve_plans.h"
 #include "apps/simulate/judge.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "plan/cheapest.h"
-#include "plan/flow_bounds.h"
 #include "plan/io/helix_files.h"
 #include "plan/io/plan_yaml.h"
 #include "plan/io/quantity.h"
@@ -26,9 +27,6 @@ namespace millrace::apps {
 namespace {
 
 constexpr double kTimeLimitMaxS = 86400;
-constexpr double kRequestsPerSMin = 1e-6;  // a lower goodput counts as none
-// Share of the time limit reserved for finding the nearest limits if none can be met.
-constexpr double kAnswerShare = 0.2;
 
 enum class Objective { kFlow, kGoodput, kCost };
 
@@ -38,17 +36,17 @@ struct PlannerFlags {
   Objective objective = Objective::kFlow;
   LatencyLimits slo;  // of --slo
   double time_limit_s = 10;
-  int64_t seed = 1;
+  int64_t seed = 1, survive = 0;
   std::string warm_start;
   std::string out, picture;
   bool json = false, simulate = true;
   std::set<std::string> given;
 };
 
-// A plan and, if simulated, its result.
+// A plan and, by goodput, its rivals.
 struct Found {
   plan::PlanOutcome outcome;
-  std::optional<double> simulated_requests_per_s;
+  std::optional<GoodputAnswer> goodput;
 };
 
 // One line on a terminal, which is overwritten. Elsewhere it prints nothing: the summary is enough.
@@ -95,77 +93,49 @@ Result<std::vector<plan::Placement>> WarmStarts(const PlannerFlags& flags, size_
   return std::vector<plan::Placement>{std::move(placement)};
 }
 
-// The lowest mean TPOT at which `candidate` still answers requests, with its TTFT there.
-plan::GoodputEstimate AlmostIdleEstimate(plan::GoodputProblem& problem,
-                                         const plan::Candidate& candidate) {
-  constexpr int kBisections = 30;
-  plan::GoodputEstimate least = candidate.estimate;
-  double low = 0, high = least.tpot_s;
-  for (int step = 0; step < kBisections; ++step) {
-    problem.tpot_s = (low + high) / 2;
-    const auto estimate = EstimateAlong(problem, candidate.placement, candidate.flow.edges);
-    const bool kept = estimate.requests_per_s >= kRequestsPerSMin;
-    (kept ? high : low) = *problem.tpot_s;
-    if (kept) least = estimate;
-  }
-  return least;
-}
-
-Status NoPlanMeetsLimits(plan::GoodputProblem problem, const plan::CandidateOptions& options) {
-  problem.ttft_s = problem.tpot_s = std::nullopt;
-  MR_ASSIGN_OR_RETURN(const auto free, RankByGoodput(problem, options, nullptr));
-  std::optional<plan::GoodputEstimate> fastest;
-  for (const plan::Candidate& candidate : free) {
-    const auto idle = AlmostIdleEstimate(problem, candidate);
-    if (!fastest || idle.tpot_s < fastest->tpot_s) fastest = idle;
-  }
-  return FailedPrecondition(fmt::format(
-      "no placement found meets the limits; the fastest found has a TTFT of {:.3g} s and a TPOT of "
-      "{:.3g} ms when almost idle",
-      fastest->ttft_s, 1e3 * fastest->tpot_s));
+GoodputSearchOptions GoodputOptionsOf(const PlannerFlags& flags, const PlanInputs& inputs) {
+  GoodputSearchOptions options;
+  options.limits = inputs.limits;
+  options.seed = static_cast<uint64_t>(flags.seed);
+  options.time_limit_s = flags.time_limit_s;
+  options.survive = flags.survive > 0;
+  return options;
 }
 
 // The best candidate as a plan within the trunks, chosen by the estimates and then by the
 // simulator.
-Result<Found> SearchGoodput(const PlannerFlags& flags, const PlanInputs& inputs, const Clock& clock,
+Result<Found> FindByGoodput(const PlannerFlags& flags, const PlanInputs& inputs, const Clock& clock,
                             SearchLine& line) {
   if (!inputs.goodput) {
     return InvalidArgument(
         "--objective goodput and --slo need --model: a table of rates says "
         "nothing about latency");
   }
-  plan::GoodputProblem problem = *inputs.goodput;
-  const LatencyLimits& limits = inputs.limits;
-  problem.ttft_s = limits.ttft_s;
-  problem.tpot_s = limits.tpot_s;
   const Time begin = clock.Now();
-  const auto seconds_left = [&] { return flags.time_limit_s - (clock.Now() - begin).seconds(); };
-  plan::CandidateOptions options;
-  options.seed = static_cast<uint64_t>(flags.seed);
+  GoodputSearchOptions options = GoodputOptionsOf(flags, inputs);
   options.clock = &clock;
-  options.time_limit_s = flags.time_limit_s;
   options.progress = [&line](const plan::GoodputProgress& progress) { line.Show(progress); };
-  options.route = [&](const plan::Placement& placement) {
-    return FlowWithinTrunks(problem.flow, inputs.cluster, inputs.token_bytes, placement);
-  };
-  plan::Evaluator judge;
   if (flags.simulate) {
-    judge = SimulatedGoodput(inputs, limits, [&] { return seconds_left() <= 0; });
+    options.judge = SimulatedGoodput(inputs, options.limits, [&clock, begin, &flags] {
+      return (clock.Now() - begin).seconds() >= flags.time_limit_s;
+    });
   }
-  const auto candidates = RankByGoodput(problem, options, judge);
-  if (!candidates.ok() || candidates->front().estimate.requests_per_s < kRequestsPerSMin) {
-    options.time_limit_s = std::max(seconds_left(), kAnswerShare * flags.time_limit_s);
-    return NoPlanMeetsLimits(problem, options);
-  }
-  Found found{.simulated_requests_per_s = candidates->front().score};
-  plan::PlanOutcome& outcome = found.outcome;
-  outcome.placement = candidates->front().placement;
-  outcome.flow = candidates->front().flow;
-  outcome.bound = plan::SelfConsistentBound(problem.flow);
-  outcome.bound_method = "self-consistent bound";
-  outcome.method = "goodput: " + candidates->front().method;
-  outcome.plan = MakePlan(problem.flow, outcome.placement, outcome.flow, outcome.bound);
-  return found;
+  options.others = DistServePlans(inputs, options.limits);
+  MR_ASSIGN_OR_RETURN(GoodputAnswer answer, SearchGoodput(inputs, options));
+  return Found{.outcome = OutcomeOf(answer), .goodput = std::move(answer)};
+}
+
+// The machines that answer the workload's rate within the limits for the least money.
+Result<Found> FindCheapest(const PlannerFlags& flags, const PlanInputs& inputs, const Clock& clock,
+                           const std::vector<double>& usd_per_hour, SearchLine& line) {
+  GoodputSearchOptions options = GoodputOptionsOf(flags, inputs);
+  options.clock = &clock;
+  options.progress = [&line](const plan::GoodputProgress& progress) { line.Show(progress); };
+  std::function<Result<bool>(const Plan&)> keeps;
+  if (flags.simulate) keeps = SimulatedRate(inputs, options.limits, *inputs.requests_per_s);
+  MR_ASSIGN_OR_RETURN(GoodputAnswer answer,
+                      SearchCheapest(inputs, options, usd_per_hour, *inputs.requests_per_s, keeps));
+  return Found{.outcome = OutcomeOf(answer), .goodput = std::move(answer)};
 }
 
 Result<Found> AsFound(Result<plan::PlanOutcome> outcome) {
@@ -180,7 +150,7 @@ Result<Found> Search(const PlannerFlags& flags, const PlanInputs& inputs,
     return plan::PlanWithinTrunks(problem, inputs.cluster, inputs.token_bytes, search);
   };
   if (flags.objective == Objective::kGoodput) {
-    return SearchGoodput(flags, inputs, *options.clock, line);
+    return FindByGoodput(flags, inputs, *options.clock, line);
   }
   if (flags.objective == Objective::kFlow) return AsFound(planner(inputs.problem, options));
   if (!inputs.requests_per_s) {
@@ -190,31 +160,11 @@ Result<Found> Search(const PlannerFlags& flags, const PlanInputs& inputs,
   }
   std::vector<double> prices;
   for (const NodeSpec& node : inputs.cluster.nodes) prices.push_back(node.price_usd_per_hour);
+  if (inputs.goodput && inputs.limits.any()) {
+    return FindCheapest(flags, inputs, *options.clock, prices, line);
+  }
   return AsFound(plan::CheapestPlan(
       inputs.problem, prices, *inputs.requests_per_s * inputs.request_tokens, options, planner));
-}
-
-std::string EstimateText(const PlannerFlags& flags, const PlanInputs& inputs,
-                         const plan::Placement& placement, const plan::PlacementFlow& flow) {
-  plan::GoodputProblem problem = *inputs.goodput;
-  const LatencyLimits& limits = inputs.limits;
-  problem.ttft_s = limits.ttft_s;
-  problem.tpot_s = limits.tpot_s;
-  const auto estimate = EstimateAlong(problem, placement, flow.edges);
-  return fmt::format(
-      "\nestimate: {:.3g} req/s with a mean TTFT of {:.3g} s and TPOT of {:.3g} ms, "
-      "bound by {}\n",
-      estimate.requests_per_s, estimate.ttft_s, 1e3 * estimate.tpot_s, Printable(estimate.limit));
-}
-
-std::string SimulatedText(const PlannerFlags& flags, const PlanInputs& inputs, double rate) {
-  const LatencyLimits& limits = inputs.limits;
-  if (!limits.any()) {
-    return fmt::format("simulated: {:.3g} req/s answered when all come at once\n", rate);
-  }
-  return fmt::format("simulated: {:.3g} req/s with {:.0f} % of the requests within the limits{}\n",
-                     rate, 100 * limits.share(),
-                     rate > 0 ? "" : "; the estimate uses means, the simulation each request");
 }
 
 Status RunPlan(PlannerFlags& flags) {
@@ -247,14 +197,16 @@ Status RunPlan(PlannerFlags& flags) {
     MR_RETURN_IF_ERROR(WriteFileAtomically(flags.picture, PlanSvg(outcome->plan, inputs.cluster)));
   }
   if (flags.json) {
-    fmt::print("{}\n", DumpJson(PlanJson(*outcome, inputs.cluster)));
+    Json json = PlanJson(*outcome, inputs.cluster);
+    if (found->goodput) json["candidates"] = GoodputJson(*found->goodput);
+    fmt::print("{}\n", DumpJson(json));
     return OkStatus();
   }
   fmt::print("{}", PlanSummary(*outcome, inputs.cluster, inputs.rates_from));
-  if (inputs.goodput)
-    fmt::print("{}", EstimateText(flags, inputs, outcome->placement, outcome->flow));
-  if (found->simulated_requests_per_s) {
-    fmt::print("{}", SimulatedText(flags, inputs, *found->simulated_requests_per_s));
+  if (found->goodput) {
+    fmt::print("{}", GoodputText(*found->goodput, GoodputOptionsOf(flags, inputs), inputs.cluster));
+  } else if (inputs.goodput) {
+    fmt::print("{}", EstimateText(inputs, *outcome));
   }
   if (!flags.out.empty()) fmt::print("plan written to {}\n", flags.out);
   return OkStatus();
@@ -270,7 +222,7 @@ std::unique_ptr<Command> MakePlanCommand() {
       "Places the layers of a model on the machines of a cluster so that the most tokens per "
       "second flow through. Prints how far the result can be from the optimum, and writes a plan "
       "for 'millrace plan check' and 'millrace plan explain'.";
-  command->log_level = "warning";
+  command->log_level = "error";  // simulated clusters warn of what happens to them
   command->examples = {
       {"millrace plan --cluster cluster.yaml --model llama-70b --out plan.yaml",
        "a plan for the machines of a file"},
@@ -308,6 +260,9 @@ std::unique_ptr<Command> MakePlanCommand() {
           kSearch, FlagOption("simulate", &flags->simulate),
           "For --objective goodput: rank the ten candidates with the best estimates by simulation")
       .negatable = true;
+  command->Add(kSearch, IntOption("survive", "N", &flags->survive, 0, 1),
+               "With 1, for --objective goodput: the best goodput after the loss of any one node; "
+               "if the cluster has spot nodes, of any one of them");
   command->Add(kSearch, IntOption("seed", "N", &flags->seed, 0, INT64_MAX),
                "Seed of the search's random choices");
   Option warm = TextOption("warm-start", "FILE", &flags->warm_start);
@@ -327,12 +282,17 @@ std::unique_ptr<Command> MakePlanCommand() {
     if (flags->objective == Objective::kCost && flags->inputs.workload.empty()) {
       return InvalidArgument("--objective cost needs --workload, which gives the rate to carry");
     }
-    if (flags->objective != Objective::kGoodput && (flags->slo.ttft_s || flags->slo.tpot_s)) {
-      return InvalidArgument("--slo needs --objective goodput");
+    if (flags->objective == Objective::kFlow && flags->slo.any()) {
+      return InvalidArgument("--slo needs --objective goodput or cost");
     }
     if (flags->objective != Objective::kGoodput) {
-      MR_RETURN_IF_ERROR(RefuseGiven(flags->given, {"simulate"}, "needs --objective goodput"));
-    } else {
+      MR_RETURN_IF_ERROR(RefuseGiven(flags->given, {"survive"}, "needs --objective goodput"));
+    }
+    if (flags->objective == Objective::kFlow) {
+      MR_RETURN_IF_ERROR(
+          RefuseGiven(flags->given, {"simulate"}, "needs --objective goodput or cost"));
+    }
+    if (flags->objective == Objective::kGoodput) {
       MR_RETURN_IF_ERROR(
           RefuseGiven(flags->given, {"warm-start"}, "needs --objective flow or cost"));
     }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "apps/plan/one_more.h"
 #include "base/log.h"
 #include "plan/placement_flow.h"
 #include "plan/planner.h"
@@ -25,56 +26,6 @@ plan::Placement PlacementOf(const plan::FlowProblem& problem, const Plan& plan) 
 
 std::string EndName(const plan::FlowProblem& problem, const std::optional<int>& node) {
   return node ? problem.nodes[static_cast<size_t>(*node)].name : "coordinator";
-}
-
-// `problem` with a copy of `node` and its links. The node and its copy are linked as fast as the
-// node's fastest link to another of its kind, or else to any node.
-plan::FlowProblem WithOneMore(const plan::FlowProblem& problem, int node) {
-  plan::FlowProblem out = problem;
-  const int n = problem.num_nodes();
-  out.nodes.push_back(problem.nodes[static_cast<size_t>(node)]);
-  out.nodes.back().name += " (new)";
-  const size_t side = static_cast<size_t>(n) + 2;
-  out.link_tokens_per_s.assign(side * side, 0);
-  // Maps each index of the new problem to the old one: the copy maps to the node.
-  const auto old = [&](int place) { return place < n ? place : place == n ? node : n; };
-  for (int from = 0; from <= n + 1; ++from) {
-    for (int to = 0; to <= n + 1; ++to) {
-      if (old(from) == old(to)) continue;
-      out.link_tokens_per_s[static_cast<size_t>(from) * side + static_cast<size_t>(to)] =
-          problem.Link(old(from), old(to));
-    }
-  }
-  double alike = 0, any = 0;
-  for (int other = 0; other < n; ++other) {
-    if (other == node) continue;
-    const double rate = std::max(problem.Link(node, other), problem.Link(other, node));
-    any = std::max(any, rate);
-    if (NodeLabel(problem, other) == NodeLabel(problem, node)) alike = std::max(alike, rate);
-  }
-  const double rate = alike > 0 ? alike : any;
-  out.link_tokens_per_s[static_cast<size_t>(node) * side + static_cast<size_t>(n)] = rate;
-  out.link_tokens_per_s[static_cast<size_t>(n) * side + static_cast<size_t>(node)] = rate;
-  return out;
-}
-
-// The cluster with a copy of `node`. The copy's links share trunks with the others.
-ClusterSpec WithOneMore(const ClusterSpec& cluster, NodeIndex node) {
-  ClusterSpec out = cluster;
-  const int n = cluster.coordinator();
-  out.nodes.push_back(cluster.nodes[static_cast<size_t>(node)]);
-  const auto moved = [n](int end) { return end == n ? n + 1 : end; };
-  for (LinkSpec& link : out.links) {
-    link.from = moved(link.from);
-    link.to = moved(link.to);
-  }
-  for (LinkSpec link : cluster.links) {
-    if (link.from != node && link.to != node) continue;
-    link.from = link.from == node ? n : moved(link.from);
-    link.to = link.to == node ? n : moved(link.to);
-    out.links.push_back(link);
-  }
-  return out;
 }
 
 Result<std::vector<Explanation::OneMore>> TryOneMore(const PlanInputs& inputs,

@@ -85,6 +85,17 @@ Result<PlanInputs> FromCapacity(const PlanInputFlags& flags, ClusterSpec cluster
   return inputs;
 }
 
+Result<plan::GoodputProblem> GoodputOf(const ClusterSpec& cluster,
+                                       const plan::ModelFootprint& model,
+                                       const plan::WorkloadMix& mix, const NodeCosts& costs,
+                                       const plan::TokenBytes& bytes, bool partial) {
+  const plan::LayerCost cost_of = [&](const NodeSpec& node, const auto& of, int layers) {
+    return costs.Of(node, node.device_count, of.spec, {0, layers});
+  };
+  MR_ASSIGN_OR_RETURN(auto flow, plan::FlowFromCluster(cluster, model, mix, cost_of, partial));
+  return plan::GoodputFromCluster(std::move(flow), cluster, model, mix, cost_of, bytes);
+}
+
 }  // namespace
 
 void AddPlanInputOptions(Command& command, PlanInputFlags* flags) {
@@ -159,15 +170,14 @@ Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags) {
     inputs.workload = workload;
   }
   MR_ASSIGN_OR_RETURN(inputs.costs, NodeCosts::Load(flags.node_profiles, cluster, model.spec));
-  const plan::LayerCost cost_of = [&](const NodeSpec& node, const auto& of, int layers) {
-    return inputs.costs.Of(node, node.device_count, of.spec, {0, layers});
-  };
-  MR_ASSIGN_OR_RETURN(inputs.problem,
-                      plan::FlowFromCluster(cluster, model, mix, cost_of, flags.partial));
   inputs.token_bytes = {cost::ActivationBytesPerToken(model.spec),
                         plan::NodeCapacityOptions().token_id_bytes};
-  MR_ASSIGN_OR_RETURN(inputs.goodput, plan::GoodputFromCluster(inputs.problem, cluster, model, mix,
-                                                               cost_of, inputs.token_bytes));
+  inputs.goodput_for = [model, mix, costs = inputs.costs, bytes = inputs.token_bytes,
+                        partial = flags.partial](const ClusterSpec& of) {
+    return GoodputOf(of, model, mix, costs, bytes, partial);
+  };
+  MR_ASSIGN_OR_RETURN(inputs.goodput, inputs.goodput_for(cluster));
+  inputs.problem = inputs.goodput->flow;
   inputs.spec = model.spec;
   inputs.request_tokens = mix.prompt_tokens + mix.output_tokens;
   inputs.rates_from = fmt::format(

@@ -2,6 +2,7 @@
 // either a table of capacities or a model whose cost on each device is computed. One thread.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,9 @@ struct PlanInputs {
   ClusterSpec cluster;
   plan::FlowProblem problem;
   std::optional<plan::GoodputProblem> goodput;  // unset if the rates come from a table
+  // The same for another cluster with the same model and requests. Empty if the rates come from a
+  // table.
+  std::function<Result<plan::GoodputProblem>(const ClusterSpec&)> goodput_for;
   plan::TokenBytes token_bytes;
   double request_tokens = 0;             // mean prompt and output of a request
   std::optional<double> requests_per_s;  // of --workload

@@ -1,4 +1,5 @@
-// The drawing of a plan: a row per stage, layers from left to right, flow as lines between bars.
+// The drawing of a plan: a row per stage, layers from left to right, flow as lines between bars,
+// and KV that is handed over from prefill to decode as dashed arrows.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,13 +7,14 @@
 #include <numeric>
 
 #include "apps/plan/report.h"
+#include "plan/io/plan_yaml.h"
 
 namespace millrace::apps {
 namespace {
 
-constexpr double kLabelWidth = 190, kChartWidth = 640, kRight = 110;
+constexpr double kLabelWidth = 190, kChartWidth = 640, kRight = 160;
 constexpr double kRowHeight = 30, kBarHeight = 18, kTop = 46;
-constexpr double kLineMax = 9, kLineMin = 0.8;
+constexpr double kLineMax = 9, kLineMin = 0.8, kMoveMax = 4;
 constexpr const char* kColours[] = {"#4c78a8", "#f58518", "#54a24b", "#b279a2",
                                     "#e45756", "#72b7b2", "#9d755d", "#eeca3b"};
 
@@ -35,8 +37,16 @@ class Drawing {
       : plan_(plan), cluster_(cluster), order_(plan.stages.size()), row_(plan.stages.size()) {
     std::iota(order_.begin(), order_.end(), 0);
     std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
-      return plan.stages[a].layers < plan.stages[b].layers;
+      const auto key = [&](size_t i) {
+        return std::pair(plan.stages[i].role, plan.stages[i].layers);
+      };
+      return key(a) < key(b);
     });
+    for (const PlanEdge& edge : plan.edges) {
+      if (!edge.from) entering_[edge.phase] += edge.tokens_per_s;
+    }
+    roles_ = std::any_of(plan.stages.begin(), plan.stages.end(),
+                         [](const StagePlan& stage) { return stage.role != StageRole::kBoth; });
     for (size_t i = 0; i < order_.size(); ++i) row_[order_[i]] = i;
     for (const StagePlan& stage : plan.stages) {
       colours_.emplace(Device(stage), kColours[colours_.size() % std::size(kColours)]);
@@ -50,7 +60,10 @@ class Drawing {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{:.0f}\" height=\"{:.0f}\" viewBox=\"0 "
         "0 "
         "{:.0f} {:.0f}\" font-family=\"sans-serif\" font-size=\"12\">\n"
-        "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
+        "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+        "<defs><marker id=\"arrow\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" "
+        "markerUnits=\"userSpaceOnUse\" markerWidth=\"8\" markerHeight=\"8\" orient=\"auto\">"
+        "<path d=\"M0 0 L8 4 L0 8 z\" fill=\"#c0392b\"/></marker></defs>\n",
         width, height, width, height);
     Text(8, 18, "start",
          fmt::format("{} on {}: {:.1f} tokens/s of at most {:.1f}", plan_.model, plan_.cluster,
@@ -62,7 +75,9 @@ class Drawing {
           X(layer), kTop - 6, height - 16);
       Text(X(layer), kTop - 10, "middle", quarter == 0 ? "layer 0" : fmt::format("{}", layer));
     }
-    for (const PlanEdge& edge : plan_.edges) Edge(edge);
+    for (const PlanEdge& edge : plan_.edges) {
+      edge.phase == EdgePhase::kHandOver ? Move(edge) : Edge(edge);
+    }
     const auto flows = StageFlows(plan_);
     for (size_t i : order_) Stage(i, flows[i]);
     return out_ + "</svg>\n";
@@ -92,23 +107,49 @@ class Drawing {
         X(stage.layers.begin), y - kBarHeight / 2, X(stage.layers.end) - X(stage.layers.begin),
         kBarHeight, colours_.at(Device(stage)));
     Text(kLabelWidth + kChartWidth + 8, y + 4, "start",
-         fmt::format("[{}, {})  {:.0f}/s", stage.layers.begin, stage.layers.end, flow));
+         fmt::format("[{}, {})  {:.0f}/s{}", stage.layers.begin, stage.layers.end, flow,
+                     roles_ ? fmt::format("  {}", plan::RoleName(stage.role)) : std::string()));
   }
 
   // From the end of one bar to the layer where the next one continues.
   void Edge(const PlanEdge& edge) {
-    if (!edge.from || !edge.to || plan_.tokens_per_s <= 0) return;
+    if (!edge.from || !edge.to) return;
     const auto from = static_cast<size_t>(*edge.from), to = static_cast<size_t>(*edge.to);
     const double x = X(plan_.stages[from].layers.end);
-    const double share = std::min(1.0, edge.tokens_per_s / plan_.tokens_per_s);
+    const double share = Share(edge, edge.phase);
     out_ += fmt::format(
         "<path d=\"M{0:.1f} {1:.1f} C{2:.1f} {1:.1f} {3:.1f} {4:.1f} {0:.1f} {4:.1f}\" "
         "fill=\"none\" stroke=\"#888\" stroke-opacity=\"0.7\" stroke-width=\"{5:.1f}\"/>\n",
         x, Y(from), x + 14, x - 14, Y(to), std::max(kLineMin, kLineMax * share));
   }
 
+  double Share(const PlanEdge& edge, EdgePhase of) const {
+    const auto all = entering_.find(of);
+    return all == entering_.end() || all->second <= 0
+               ? 0
+               : std::min(1.0, edge.tokens_per_s / all->second);
+  }
+
+  // KV, from the middle of the layers that both stages hold: a dashed line with an arrow.
+  void Move(const PlanEdge& edge) {
+    if (!edge.from || !edge.to) return;
+    const auto from = static_cast<size_t>(*edge.from), to = static_cast<size_t>(*edge.to);
+    const LayerRange a = plan_.stages[from].layers, b = plan_.stages[to].layers;
+    const double middle =
+        (X(std::max(a.begin, b.begin)) + X(std::min(a.end, b.end))) / 2 + 6 * (edge.to.value() % 5);
+    const double down = Y(to) > Y(from) ? kBarHeight / 2 : -kBarHeight / 2;
+    out_ += fmt::format(
+        "<path class=\"hand-over\" d=\"M{0:.1f} {1:.1f} L{0:.1f} {2:.1f}\" fill=\"none\" "
+        "stroke=\"#c0392b\" stroke-opacity=\"0.6\" stroke-dasharray=\"5 3\" "
+        "stroke-width=\"{3:.1f}\" marker-end=\"url(#arrow)\"/>\n",
+        middle, Y(from) + down, Y(to) - down,
+        std::max(kLineMin, kMoveMax * Share(edge, EdgePhase::kPrefill)));
+  }
+
   const Plan& plan_;
   const ClusterSpec& cluster_;
+  std::map<EdgePhase, double> entering_;  // tokens per second out of the coordinator
+  bool roles_ = false;
   std::vector<size_t> order_, row_;
   std::map<std::string, const char*> colours_;
   std::string out_;

@@ -14,12 +14,15 @@ namespace {
 
 constexpr size_t kUnusedLinesMax = 12;
 
-// Stages by their layers.
+// Stages by their roles and layers.
 std::vector<size_t> Order(const Plan& plan) {
   std::vector<size_t> order(plan.stages.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return plan.stages[a].layers < plan.stages[b].layers;
+    const auto key = [&](size_t i) {
+      return std::pair(plan.stages[i].role, plan.stages[i].layers);
+    };
+    return key(a) < key(b);
   });
   return order;
 }
@@ -43,7 +46,8 @@ double Gap(const Plan& plan) {
 std::vector<double> StageFlows(const Plan& plan) {
   std::vector<double> flows(plan.stages.size());
   for (const PlanEdge& edge : plan.edges) {
-    if (edge.to) flows[static_cast<size_t>(*edge.to)] += edge.tokens_per_s;
+    if (!edge.to || edge.phase == EdgePhase::kHandOver) continue;
+    flows[static_cast<size_t>(*edge.to)] += edge.tokens_per_s;
   }
   return flows;
 }
@@ -69,6 +73,7 @@ std::string PlanText(const Plan& plan, const ClusterSpec& cluster, int columns) 
     out += fmt::format("{:<{}}  {}  {:<11} {:>12.1f}", StageName(stage, cluster), width,
                        Bar(stage.layers, plan.num_layers, columns),
                        fmt::format("[{}, {})", stage.layers.begin, stage.layers.end), flows[i]);
+    if (stage.tensor_parallel > 1) out += fmt::format("  TP{}", stage.tensor_parallel);
     if (stage.role != StageRole::kBoth) out += fmt::format("  {}", plan::RoleName(stage.role));
     out += "\n";
   }
@@ -133,8 +138,10 @@ Json PlanJson(const plan::PlanOutcome& outcome, const ClusterSpec& cluster) {
                       {"tokens_per_s", flows[i]}});
   }
   for (const PlanEdge& edge : plan.edges) {
-    edges.push_back(
-        {{"from", end(edge.from)}, {"to", end(edge.to)}, {"tokens_per_s", edge.tokens_per_s}});
+    edges.push_back({{"from", end(edge.from)},
+                     {"to", end(edge.to)},
+                     {"tokens_per_s", edge.tokens_per_s},
+                     {"phase", plan::PhaseName(edge.phase)}});
   }
   for (const UnusedNode& node : plan.unused) {
     unused.push_back(

@@ -2,10 +2,12 @@
 // over runs of the production controller and workers on a virtual clock. One thread.
 #pragma once
 
+#include <functional>
+
 #include "apps/plan/inputs.h"
 #include "core/latency_limits.h"
 #include "core/plan.h"
-#include "plan/flow_goodput.h"
+#include "plan/rank_plans.h"
 
 namespace millrace::apps {
 
@@ -15,5 +17,10 @@ namespace millrace::apps {
 // outlive the evaluator. REQUIRES: inputs.goodput.
 plan::Evaluator SimulatedGoodput(const PlanInputs& inputs, const LatencyLimits& limits,
                                  std::function<bool()> out_of_time);
+
+// Whether enough requests keep `limits` at `requests_per_s`. As above.
+std::function<Result<bool>(const Plan&)> SimulatedRate(const PlanInputs& inputs,
+                                                       const LatencyLimits& limits,
+                                                       double requests_per_s);
 
 }  // namespace millrace::apps

@@ -19,17 +19,42 @@ namespace {
 constexpr double kTokenIdBytes = 4;
 constexpr int kPlanWaitingMax = 1 << 20;
 
+// What a stage has of its nodes. Several stages of a node divide its devices, or the memory of its
+// only device in proportion to their layers.
+struct NodePart {
+  int devices = 0;
+  int64_t memory_bytes = 0;
+};
+NodePart PartOfNodes(const StagePlan& stage, const Plan& plan, const ClusterSpec& cluster) {
+  NodePart out;
+  for (const NodeIndex index : stage.nodes) {
+    const NodeSpec& node = cluster.nodes[static_cast<size_t>(index)];
+    int stages = 0, layers = 0;
+    for (const StagePlan& other : plan.stages) {
+      if (std::ranges::find(other.nodes, index) == other.nodes.end()) continue;
+      ++stages;
+      layers += other.layers.size();
+    }
+    if (stages == 1) {
+      out.devices += node.device_count;
+      out.memory_bytes += node.memory_bytes;
+    } else if (node.device_count == 1) {
+      out.devices += 1;
+      out.memory_bytes += node.memory_bytes * stage.layers.size() / layers;
+    } else {
+      out.devices += stage.tensor_parallel;
+      out.memory_bytes += node.memory_bytes / node.device_count * stage.tensor_parallel;
+    }
+  }
+  return out;
+}
+
 // Adds the stage's machine: its cost of one layer and of the projection, and its room for KV.
 Status AddStage(const StagePlan& stage, const NodeCosts& costs, const DeploymentFlags& flags,
                 Deployment& out) {
   const ClusterSpec& cluster = out.plan->options.cluster;
   const NodeSpec& node = cluster.nodes[static_cast<size_t>(stage.nodes.front())];
-  int devices = 0;
-  int64_t memory = 0;
-  for (const NodeIndex index : stage.nodes) {
-    devices += cluster.nodes[static_cast<size_t>(index)].device_count;
-    memory += cluster.nodes[static_cast<size_t>(index)].memory_bytes;
-  }
+  const auto [devices, memory] = PartOfNodes(stage, out.plan->options.plan, cluster);
   const int middle = out.spec.num_layers / 2, end = out.spec.num_layers;
   const auto cost_of = [&](LayerRange layers) -> Result<const cost::StepCost*> {
     MR_ASSIGN_OR_RETURN(auto cost, costs.Of(node, devices, out.spec, layers));

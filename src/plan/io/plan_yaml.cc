@@ -269,6 +269,8 @@ class PlanReader {
 
 std::string_view RoleName(StageRole role) { return kRoles[static_cast<size_t>(role)]; }
 
+std::string_view PhaseName(EdgePhase phase) { return kPhases[static_cast<size_t>(phase)]; }
+
 uint64_t ClusterFingerprint(const ClusterSpec& cluster) {
   Fingerprint print;
   for (const NodeSpec& node : cluster.nodes) {
@@ -324,7 +326,7 @@ std::string WritePlanYaml(const Plan& plan, const ClusterSpec& cluster) {
     fmt::format_to(at, "  - {{from: {}, to: {}, flow: {}", End(edge.from), End(edge.to),
                    Flow(edge.tokens_per_s));
     if (edge.phase != EdgePhase::kBoth) {
-      fmt::format_to(at, ", phase: {}", kPhases[static_cast<size_t>(edge.phase)]);
+      fmt::format_to(at, ", phase: {}", PhaseName(edge.phase));
     }
     out += "}\n";
   }

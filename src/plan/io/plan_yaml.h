@@ -37,5 +37,6 @@ Result<WorkerPlan> ParseWorkerPlan(std::string_view text, std::string_view name)
 
 // "both", "prefill", "decode".
 std::string_view RoleName(StageRole role);
+std::string_view PhaseName(EdgePhase phase);
 
 }  // namespace millrace::plan

@@ -1,0 +1,247 @@
+#include "apps/plan/goodput_search.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "apps/plan/limit_advice.h"
+#include "base/log.h"
+#include "plan/cheapest_goodput.h"
+#include "plan/roles/after_loss.h"
+#include "plan/roles/role_problem.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr double kRequestsPerSMin = 1e-6;  // a lower goodput counts as none
+// Share of the time limit reserved for finding the nearest limits if none can be met.
+constexpr double kAnswerShare = 0.2;
+constexpr double kCheapestFirst = 0.4;  // of the time limit, for the search with all machines
+constexpr size_t kLossesJudged = 2;     // of a plan, by simulation
+constexpr double kSame = 0.005;         // rates closer than this are equal to a person
+
+std::vector<int> LosableNodes(const ClusterSpec& cluster) {
+  std::vector<int> spot, all;
+  for (size_t i = 0; i < cluster.nodes.size(); ++i) {
+    all.push_back(static_cast<int>(i));
+    if (cluster.nodes[i].spot) spot.push_back(static_cast<int>(i));
+  }
+  return spot.empty() ? all : spot;
+}
+
+bool HasSpot(const ClusterSpec& cluster) {
+  return std::ranges::any_of(cluster.nodes, [](const NodeSpec& node) { return node.spot; });
+}
+
+// Judges what is left after the losses that the estimate finds worst. `problem` outlives it.
+plan::Evaluator AfterWorstLosses(plan::Evaluator judge, const plan::RoleProblem& problem) {
+  return [judge = std::move(judge), &problem](const Plan& plan,
+                                              const plan::JudgeHints& hints) -> Result<double> {
+    std::vector<plan::AfterLoss> losses;
+    for (const StagePlan& stage : plan.stages) {
+      const auto& losable = problem.goodput->losable;
+      if (std::ranges::find(losable, stage.nodes.front()) == losable.end()) continue;
+      auto left = PlanAfterLoss(problem, plan, stage.nodes.front());
+      if (!left) return FailedPrecondition("a node has several stages");
+      if (left->plan.stages.empty()) return 0.0;
+      losses.push_back(std::move(*left));
+    }
+    if (losses.empty()) return judge(plan, hints);
+    std::ranges::stable_sort(losses, {}, &plan::AfterLoss::requests_per_s);
+    if (losses.size() > kLossesJudged) losses.resize(kLossesJudged);
+    std::optional<double> worst;
+    for (const plan::AfterLoss& loss : losses) {
+      MR_ASSIGN_OR_RETURN(const double score, judge(loss.plan, hints));
+      worst = std::min(worst.value_or(score), score);
+    }
+    return *worst;
+  };
+}
+
+// "2 x h100-80gb"
+std::string NodesWithRole(const Plan& plan, const ClusterSpec& cluster, StageRole role) {
+  std::map<std::string, int> kinds;
+  for (const StagePlan& stage : plan.stages) {
+    if (stage.role != role) continue;
+    const NodeSpec& node = cluster.nodes[static_cast<size_t>(stage.nodes.front())];
+    ++kinds[node.device_count == 1 ? node.device
+                                   : fmt::format("{}x{}", node.device, node.device_count)];
+  }
+  std::vector<std::string> parts;
+  for (const auto& [kind, count] : kinds) parts.push_back(fmt::format("{} x {}", count, kind));
+  return Printable(fmt::format("{}", fmt::join(parts, " + ")));
+}
+
+std::string RolesText(const Plan& plan, const ClusterSpec& cluster) {
+  std::vector<std::string> parts;
+  for (const auto& [role, name] :
+       {std::pair(StageRole::kPrefill, "prefill on "), std::pair(StageRole::kDecode, "decode on "),
+        std::pair(StageRole::kBoth, "both on ")}) {
+    const std::string nodes = NodesWithRole(plan, cluster, role);
+    if (!nodes.empty()) parts.push_back(name + nodes);
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string EstimateLine(const plan::GoodputEstimate& estimate) {
+  return fmt::format(
+      "\nestimate: {:.3g} req/s with a mean TTFT of {:.3g} s and TPOT of {:.3g} ms, "
+      "bound by {}\n",
+      estimate.requests_per_s, estimate.ttft_s, 1e3 * estimate.tpot_s, Printable(estimate.limit));
+}
+
+double RateOf(const plan::PlanCandidate& c) { return c.score.value_or(c.estimate.requests_per_s); }
+
+std::string Line(const char* name, const plan::PlanCandidate* c, const ClusterSpec& cluster) {
+  if (c == nullptr) return fmt::format("  {:<14} none keeps the limits\n", name);
+  const std::string rate = c->score
+                               ? fmt::format("{:.3g} req/s simulated", *c->score)
+                               : fmt::format("{:.3g} req/s estimated", c->estimate.requests_per_s);
+  return fmt::format("  {:<14} {}, bound by {}: {}\n", name, rate, Printable(c->estimate.limit),
+                     RolesText(c->plan, cluster));
+}
+
+// Which of both won, and by how much.
+std::string Verdict(const plan::PlanCandidate* with, const plan::PlanCandidate* without) {
+  if (with == nullptr) return "Do not separate prefill and decode: no plan that does was found.\n";
+  if (without == nullptr) {
+    return "Separate prefill and decode: only plans that do keep the limits.\n";
+  }
+  const double a = RateOf(*with), b = RateOf(*without);
+  if (b >= a * (1 - kSame)) {
+    return fmt::format("Do not separate prefill and decode: {}.\n",
+                       b <= a * (1 + kSame) ? "it gains nothing"
+                       : a > 0              ? fmt::format("it loses {:.0f} %", 100 * (1 - a / b))
+                                            : std::string("it misses the limits at any rate"));
+  }
+  return fmt::format("Separate prefill and decode: it gains {}.\n",
+                     b > 0 ? fmt::format("{:.0f} %", 100 * (a / b - 1))
+                           : std::string("all: without it the limits are missed at any rate"));
+}
+
+}  // namespace
+
+const plan::PlanCandidate* GoodputAnswer::Best(bool roles) const {
+  const auto found =
+      std::ranges::find_if(ranked, [&](const plan::PlanCandidate& c) { return c.roles == roles; });
+  return found == ranked.end() ? nullptr : &*found;
+}
+
+Result<GoodputAnswer> SearchGoodput(const PlanInputs& inputs, const GoodputSearchOptions& options) {
+  plan::GoodputProblem problem = *inputs.goodput;
+  problem.ttft_s = options.limits.ttft_s;
+  problem.tpot_s = options.limits.tpot_s;
+  const Time begin = options.clock->Now();
+  plan::RankOptions rank = plan::OptionsFor(problem.flow.num_nodes());
+  rank.seed = options.seed;
+  rank.clock = options.clock;
+  rank.time_limit_s = options.time_limit_s;
+  rank.progress = options.progress;
+  rank.others = options.others;
+  rank.colocated.route = [&](const plan::Placement& placement) {
+    return FlowWithinTrunks(problem.flow, inputs.cluster, inputs.token_bytes, placement);
+  };
+  if (options.survive) {
+    problem.losable = LosableNodes(inputs.cluster);
+    rank.others.clear();  // several stages of a node would be lost together
+  }
+  const plan::RoleProblem roles = RolesOf(problem);
+  GoodputAnswer answer;
+  auto ranked = RankPlans(
+      problem, rank,
+      options.survive && options.judge ? AfterWorstLosses(options.judge, roles) : options.judge);
+  if (!ranked.ok() || ranked->front().estimate.requests_per_s < kRequestsPerSMin) {
+    if (ranked.status().code() == StatusCode::kInvalidArgument) return ranked.status();
+    plan::CandidateOptions search = rank.colocated;
+    search.seed = options.seed;
+    search.clock = options.clock;
+    const double left_s = options.time_limit_s - (options.clock->Now() - begin).seconds();
+    search.time_limit_s = std::max(left_s, kAnswerShare * options.time_limit_s);
+    return NoPlanMeetsLimits(inputs, problem, search);
+  }
+  answer.ranked = std::move(*ranked);
+  answer.bound = answer.best().plan.tokens_per_s_bound;
+  return answer;
+}
+
+Result<GoodputAnswer> SearchCheapest(const PlanInputs& inputs, const GoodputSearchOptions& options,
+                                     const std::vector<double>& usd_per_hour, double requests_per_s,
+                                     std::function<Result<bool>(const Plan&)> keeps) {
+  plan::GoodputProblem problem = *inputs.goodput;
+  problem.ttft_s = options.limits.ttft_s;
+  problem.tpot_s = options.limits.tpot_s;
+  const Time begin = options.clock->Now();
+  plan::CheapestGoodputOptions cheapest = plan::DefaultCheapestOptions();
+  cheapest.first = plan::OptionsFor(problem.flow.num_nodes());
+  cheapest.first.seed = cheapest.trial.seed = options.seed;
+  cheapest.first.clock = options.clock;
+  cheapest.first.time_limit_s = kCheapestFirst * options.time_limit_s;
+  cheapest.first.progress = options.progress;
+  cheapest.stop = [&] { return (options.clock->Now() - begin).seconds() >= options.time_limit_s; };
+  const bool simulated = static_cast<bool>(keeps);
+  cheapest.keeps = std::move(keeps);
+  MR_ASSIGN_OR_RETURN(plan::PlanCandidate found,
+                      CheapestGoodput(problem, usd_per_hour, requests_per_s, cheapest));
+  if (simulated) found.score = requests_per_s;
+  GoodputAnswer answer;
+  answer.bound = found.plan.tokens_per_s_bound;
+  answer.ranked.push_back(std::move(found));
+  answer.cheapest = true;
+  return answer;
+}
+
+plan::PlanOutcome OutcomeOf(const GoodputAnswer& answer) {
+  plan::PlanOutcome outcome;
+  outcome.plan = answer.best().plan;
+  outcome.flow.tokens_per_s = outcome.plan.tokens_per_s;
+  outcome.bound = answer.bound;
+  outcome.bound_method = "time of all nodes divided between the phases";
+  outcome.method = (answer.cheapest ? "cost: " : "goodput: ") + answer.best().method;
+  return outcome;
+}
+
+std::string EstimateText(const PlanInputs& inputs, const plan::PlanOutcome& outcome) {
+  plan::GoodputProblem problem = *inputs.goodput;
+  problem.ttft_s = inputs.limits.ttft_s;
+  problem.tpot_s = inputs.limits.tpot_s;
+  return EstimateLine(EstimateAlong(problem, outcome.placement, outcome.flow.edges));
+}
+
+std::string GoodputText(const GoodputAnswer& answer, const GoodputSearchOptions& options,
+                        const ClusterSpec& cluster) {
+  const plan::PlanCandidate& best = answer.best();
+  std::string out = EstimateLine(best.estimate);
+  if (best.score && !options.limits.any()) {
+    out += fmt::format("simulated: {:.3g} req/s answered when all come at once\n", *best.score);
+  } else if (best.score) {
+    out += fmt::format(
+        "simulated: {:.3g} req/s with {:.0f} % of the requests within the limits{}\n", *best.score,
+        100 * options.limits.share(),
+        *best.score > 0 ? "" : "; the estimate uses means, the simulation each request");
+  }
+  if (answer.cheapest) return out;
+  if (options.survive) {
+    out += fmt::format("all rates are those after the loss of any one {}node\n",
+                       HasSpot(cluster) ? "spot " : "");
+  }
+  const plan::PlanCandidate *with = answer.Best(true), *without = answer.Best(false);
+  out += "\n" + Line("with roles", with, cluster) + Line("without roles", without, cluster);
+  return out + Verdict(with, without);
+}
+
+Json GoodputJson(const GoodputAnswer& answer) {
+  Json candidates = Json::array();
+  for (const plan::PlanCandidate& c : answer.ranked) {
+    candidates.push_back({{"method", c.method},
+                          {"roles", c.roles},
+                          {"single_machine", c.single_machine},
+                          {"estimated_requests_per_s", c.estimate.requests_per_s},
+                          {"limit", c.estimate.limit},
+                          {"simulated_requests_per_s", c.score ? Json(*c.score) : Json()}});
+  }
+  return candidates;
+}
+
+}  // namespace millrace::apps

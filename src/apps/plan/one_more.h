@@ -1,0 +1,20 @@
+// A cluster with one more machine of a kind that it has. Pure functions; any thread.
+#pragma once
+
+#include "core/cluster_spec.h"
+#include "plan/flow_goodput.h"
+#include "plan/flow_problem.h"
+
+namespace millrace::apps {
+
+// `problem` with a copy of `node` and its links, as its last node. The node and its copy are linked
+// as fast as the node's fastest link to another of its kind, or else to any node.
+plan::FlowProblem WithOneMore(const plan::FlowProblem& problem, int node);
+
+// The same with times, memory, latencies, cards, trunks and the reach of KV.
+plan::GoodputProblem WithOneMore(const plan::GoodputProblem& problem, int node);
+
+// The cluster with a copy of `node`. The copy's links share trunks with the others.
+ClusterSpec WithOneMore(const ClusterSpec& cluster, NodeIndex node);
+
+}  // namespace millrace::apps

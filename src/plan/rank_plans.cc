@@ -1,0 +1,253 @@
+#include "plan/rank_plans.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "plan/flow_bounds.h"
+#include "plan/planner.h"
+#include "plan/roles/pool_placement.h"
+#include "plan/roles/role_plan.h"
+
+namespace millrace::plan {
+namespace {
+
+// Fractions of the time limit at whose end a search stops.
+constexpr double kColocatedSearch = 0.2, kRoleSearch = 0.45;
+constexpr size_t kWithoutRoles = 2;  // candidates made of those with roles
+
+// Whether as many nodes of each kind do the same in both plans. Flows may differ.
+bool SameStages(const FlowProblem& problem, const Plan& a, const Plan& b) {
+  const auto key = [&](const Plan& plan) {
+    std::vector<std::tuple<std::string, LayerRange, StageRole, int>> stages;
+    for (const StagePlan& s : plan.stages) {
+      stages.emplace_back(NodeLabel(problem, s.nodes.front()), s.layers, s.role, s.tensor_parallel);
+    }
+    std::ranges::sort(stages);
+    return stages;
+  };
+  return key(a) == key(b);
+}
+
+class PlanRanking {
+ public:
+  PlanRanking(const GoodputProblem& problem, const RankOptions& options)
+      : problem_(problem), options_(options) {
+    if (options.clock != nullptr) start_ = options.clock->Now();
+  }
+
+  Result<std::vector<PlanCandidate>> Run(const Evaluator& evaluator) {
+    const Status colocated = AddColocated(evaluator ? kColocatedSearch : 0.5);
+    // Invalid input is an error; limits that no placement without roles keeps are not.
+    if (colocated.code() == StatusCode::kInvalidArgument) return colocated;
+    AddRoles(evaluator ? kRoleSearch : 1);
+    for (const PlanCandidate& other : options_.others) {
+      all_.push_back(other);
+      Plan& plan = all_.back().plan;
+      plan.tokens_per_s_bound = std::max(Bound(), plan.tokens_per_s);
+    }
+    if (all_.empty()) return colocated;
+    std::vector<PlanCandidate> top = Top();
+    if (evaluator) {
+      Judge(evaluator, top);
+    } else {
+      std::ranges::stable_sort(top, [](const PlanCandidate& a, const PlanCandidate& b) {
+        return a.estimate.requests_per_s > b.estimate.requests_per_s;
+      });
+    }
+    return top;
+  }
+
+ private:
+  double Elapsed() const {
+    return options_.clock == nullptr ? 0 : (options_.clock->Now() - start_).seconds();
+  }
+  bool Past(double share) const {
+    return options_.clock != nullptr && options_.time_limit_s &&
+           Elapsed() >= share * *options_.time_limit_s;
+  }
+  void Tell(const char* doing, double requests_per_s) const {
+    if (options_.progress) options_.progress({doing, requests_per_s, Elapsed()});
+  }
+
+  Status AddColocated(double share) {
+    CandidateOptions search = options_.colocated;
+    search.seed = options_.seed;
+    search.top = options_.top;
+    search.clock = options_.clock;
+    if (options_.time_limit_s) search.time_limit_s = share * *options_.time_limit_s;
+    search.progress = options_.progress;
+    auto found = RankByGoodput(problem_, search);
+    if (!found.ok()) return found.status();
+    const double bound = Bound();
+    for (Candidate& c : *found) {
+      PlanCandidate& added = all_.emplace_back();
+      added.plan = MakePlan(problem_.flow, c.placement, c.flow, bound);
+      added.estimate = std::move(c.estimate);
+      added.method = std::move(c.method);
+      added.single_machine = added.plan.stages.size() == 1;
+    }
+    return OkStatus();
+  }
+
+  void AddRoles(double share) {
+    const RoleProblem problem = RolesOf(problem_);
+    RoleSearchOptions search = options_.roles;
+    search.seed = options_.seed;
+    search.stop = [this, share] { return Past(share); };
+    Tell("dividing prefill and decode", BestEstimate());
+    const double bound = Bound();
+    std::vector<RoleCandidate> found = SearchRoles(problem, search);
+    AddWithoutRoles(problem, found, search);
+    for (RoleCandidate& c : found) {
+      PlanCandidate& added = all_.emplace_back();
+      added.plan = MakeRolePlan(problem, c.placement, c.estimate, bound);
+      added.estimate = Summary(c.estimate);
+      added.method = "separate prefill and decode";
+      added.roles = true;
+    }
+    Tell("dividing prefill and decode", BestEstimate());
+  }
+
+  // The layers of the best divisions, with every stage doing both, and searched further: pools are
+  // short pipelines, which keep limits that longer ones miss.
+  void AddWithoutRoles(const RoleProblem& problem, const std::vector<RoleCandidate>& found,
+                       const RoleSearchOptions& search) {
+    const PoolPlacer placer(problem);
+    const std::vector<bool> all(static_cast<size_t>(problem_.flow.num_nodes()), true);
+    for (size_t i = 0; i < std::min(found.size(), kWithoutRoles); ++i) {
+      const Placement layers = placer.Improve(StageRole::kBoth, all, found[i].placement.layers,
+                                              search.joint_iterations, search.seed, search.stop);
+      PlanCandidate& added = all_.emplace_back();
+      added.estimate = EstimateGoodput(problem_, layers);
+      const PlacementFlow flow = options_.colocated.route
+                                     ? options_.colocated.route(layers)
+                                     : SolvePlacementFlow(problem_.flow, layers);
+      added.plan = MakePlan(problem_.flow, layers, flow, Bound());
+      added.method = "pools that do both";
+      if (added.estimate.requests_per_s <= 0) all_.pop_back();
+    }
+  }
+
+  // The estimate of the unit that answers most, at the rate of all.
+  static GoodputEstimate Summary(const RoleEstimate& roles) {
+    GoodputEstimate out;
+    double most = 0;
+    for (const RoleUnit& unit : roles.units) {
+      if (unit.estimate.requests_per_s <= most) continue;
+      most = unit.estimate.requests_per_s;
+      out = unit.estimate;
+    }
+    out.requests_per_s = roles.requests_per_s;
+    out.limit = roles.limit;
+    return out;
+  }
+
+  double Bound() const { return std::max(SelfConsistentBound(problem_.flow), RoleBound(problem_)); }
+  double BestEstimate() const {
+    double best = 0;
+    for (const PlanCandidate& c : all_) best = std::max(best, c.estimate.requests_per_s);
+    return best;
+  }
+
+  // The single machine, so that no worse plan is chosen; then plans with and without roles in turn:
+  // the time may not suffice for all. The best of the other searches come right after the best of
+  // this one: their estimates are not comparable.
+  std::vector<PlanCandidate> Top() {
+    std::vector<PlanCandidate> top, with, without;
+    Promote();
+    std::vector<PlanCandidate> different;
+    for (PlanCandidate& c : all_) {
+      const bool known = std::ranges::any_of(different, [&](const PlanCandidate& other) {
+        return SameStages(problem_.flow, c.plan, other.plan);
+      });
+      if (!known) different.push_back(std::move(c));
+    }
+    for (PlanCandidate& c : different) {
+      auto& list = c.single_machine && top.empty() ? top : c.roles ? with : without;
+      list.push_back(std::move(c));
+    }
+    for (size_t i = 0; i < std::max(with.size(), without.size()); ++i) {
+      if (i < with.size()) top.push_back(std::move(with[i]));
+      if (i < without.size()) top.push_back(std::move(without[i]));
+    }
+    if (std::ssize(top) > options_.top) top.resize(static_cast<size_t>(options_.top));
+    return top;
+  }
+
+  // Moves the candidates of the other searches, which are last, behind the first with roles and the
+  // first without.
+  void Promote() {
+    const auto others = static_cast<std::ptrdiff_t>(options_.others.size());
+    const auto own_end = all_.end() - others;
+    for (const bool roles : {false, true}) {
+      const auto is = [&](const PlanCandidate& c) { return c.roles == roles && !c.single_machine; };
+      const auto first = std::find_if(all_.begin(), own_end, is);
+      if (first != own_end) std::rotate(all_.begin(), first, first + 1);
+    }
+    const auto firsts = all_.begin() + std::min<std::ptrdiff_t>(2, own_end - all_.begin());
+    std::rotate(firsts, all_.end() - others, all_.end());
+  }
+
+  void Judge(const Evaluator& evaluator, std::vector<PlanCandidate>& candidates) const {
+    double best[2] = {0, 0};  // without and with roles
+    JudgeHints hints;
+    for (const PlanCandidate& c : candidates) {
+      hints.most_estimated = std::max(hints.most_estimated, c.estimate.requests_per_s);
+    }
+    for (PlanCandidate& c : candidates) {
+      if (Past(1)) break;
+      hints.best_score = best[c.roles ? 1 : 0];
+      hints.estimated = c.estimate.requests_per_s;
+      const auto score = evaluator(c.plan, hints);
+      if (!score.ok()) continue;
+      c.score = *score;
+      best[c.roles ? 1 : 0] = std::max(hints.best_score, *score);
+      Tell("judging", std::max(best[0], best[1]));
+    }
+    std::ranges::stable_sort(candidates, [](const PlanCandidate& a, const PlanCandidate& b) {
+      if (a.score.has_value() != b.score.has_value()) return a.score.has_value();
+      if (a.score) return *a.score > *b.score;
+      return a.estimate.requests_per_s > b.estimate.requests_per_s;
+    });
+  }
+
+  const GoodputProblem& problem_;
+  const RankOptions& options_;
+  Time start_;
+  std::vector<PlanCandidate> all_;
+};
+
+}  // namespace
+
+RankOptions OptionsFor(int nodes) {
+  constexpr double kNodes = 20;  // up to as many, the defaults apply
+  RankOptions options;
+  // Estimates take time in proportion to the nodes, and there are more nodes to move.
+  const double scale = std::min(1.0, kNodes / nodes), square = scale * scale;
+  const auto scaled = [](auto count, double by) {
+    return std::max<decltype(count)>(1, static_cast<decltype(count)>(count * by));
+  };
+  CandidateOptions& colocated = options.colocated;
+  colocated.flow_iterations = scaled(colocated.flow_iterations, square);
+  colocated.goodput_iterations = scaled(colocated.goodput_iterations, square);
+  colocated.rounds_iterations = scaled(colocated.rounds_iterations, square);
+  RoleSearchOptions& roles = options.roles;
+  roles.evaluations = scaled(roles.evaluations, scale);
+  roles.pool_iterations = scaled(roles.pool_iterations, square);
+  roles.joint_iterations = scaled(roles.joint_iterations, scale);
+  return options;
+}
+
+bool HasRoles(const Plan& plan) {
+  return std::ranges::any_of(plan.stages,
+                             [](const StagePlan& s) { return s.role != StageRole::kBoth; });
+}
+
+Result<std::vector<PlanCandidate>> RankPlans(const GoodputProblem& problem,
+                                             const RankOptions& options,
+                                             const Evaluator& evaluator) {
+  return PlanRanking(problem, options).Run(evaluator);
+}
+
+}  // namespace millrace::plan

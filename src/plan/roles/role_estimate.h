@@ -1,0 +1,66 @@
+// What placements with roles deliver, by a short queueing model (DistServe, OSDI'24, section 3):
+// prompts queue at the prefill pool, their KV moves over links, cards and trunks, and outputs are
+// decoded in batches that KV memory and the TPOT limit bound. The limits hold for nine requests in
+// ten, as in the simulator that makes the final choice. Pure; any thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/roles/role_problem.h"
+
+namespace millrace::plan {
+
+// The stages of one role in one domain, along their maximum flow.
+struct PoolFlow {
+  struct Stage {
+    int node = 0, layers = 0;
+    double share = 0;  // of the pool's requests
+  };
+  std::vector<Stage> stages;
+  std::vector<FlowEdge> edges;
+  double tokens_per_s = 0;  // of the phase, at most
+  double Share(const FlowEdge& edge) const { return edge.tokens_per_s / tokens_per_s; }
+};
+
+// KV from one node to another, for the layers that both hold.
+struct HandOver {
+  int from = 0, to = 0;
+  double share = 0;  // of the unit's requests
+};
+
+// Pools that serve requests together: prefill and decode of one domain, or the nodes of both roles
+// (then `prefill` is empty).
+struct RoleUnit {
+  PoolFlow prefill, decode;
+  std::vector<HandOver> hand_overs;
+  GoodputEstimate estimate;
+  double capacity_requests_per_s = 0;        // without latency limits
+  double prefill_busy = 0, decode_busy = 0;  // of the busiest stage, at the estimate's rate
+};
+
+struct RoleEstimate {
+  std::vector<RoleUnit> units;  // those that carry something
+  double requests_per_s = 0;    // of all units
+  std::string limit;            // of the unit with the highest rate
+};
+
+PoolFlow FlowOfPool(const FlowProblem& problem, const Placement& pool);
+
+// The highest rate at which the pool alone keeps its limit: TTFT for prefill, TPOT for decode.
+double PrefillAlone(const RoleProblem& problem, const Placement& pool);
+double DecodeAlone(const RoleProblem& problem, const Placement& pool);
+
+// Both pools together, with the KV between them.
+RoleUnit EstimateUnit(const RoleProblem& problem, const Placement& prefill,
+                      const Placement& decode);
+
+// Every domain that has both pools, and the nodes that do both. With losable nodes, rate and limit
+// are those after the worst loss, and the units those before it.
+RoleEstimate EstimateRoles(const RoleProblem& problem, const RolePlacement& placement);
+
+// What is left after the loss of a node.
+RolePlacement WithoutNode(const RolePlacement& placement, int node);
+
+}  // namespace millrace::plan
