@@ -27,6 +27,7 @@ class NetTest : public ::testing::Test {
     c.scheduler.max_num_seqs = 8;
     c.scheduler.max_num_batched_tokens = 32;
     c.scheduler.max_model_len = 400;
+    c.short_prompt_tokens = 0;  // also short prompts are handed over
     ControlServerOptions server;
     server.security.token = testing::kToken;
     auto started = ControllerProcess::Start(std::move(options), std::move(server), clock_);
