@@ -184,7 +184,7 @@ void PlanChecker::CheckTime() {
   }
   for (const auto& [node, share] : busy) {
     const auto alone = std::count_if(plan_.stages.begin(), plan_.stages.end(),
-                                     [&](const auto& s) { return s.nodes.front() == node; });
+                                     [&, n = node](const auto& s) { return s.nodes.front() == n; });
     if (alone > 1 && share > 1 + kBalanced) {
       Fail("the stages of node {} need {:.4g} times its time", problem_.nodes[node].name, share);
     }

@@ -10,7 +10,7 @@ namespace millrace::plan {
 namespace {
 
 // Four alike nodes and eight layers; reading the weights dominates decode.
-GoodputProblem FourNodes() {
+GoodputProblem PairsOfTwoKinds() {
   GoodputProblem problem;
   problem.flow.cluster = "four";
   problem.flow.model = "m";
@@ -44,7 +44,7 @@ int CountRoles(const std::vector<PlanCandidate>& ranked) {
 }
 
 TEST(RankPlans, RanksByTheEvaluatorAndPlansAreSound) {
-  const GoodputProblem problem = FourNodes();
+  const GoodputProblem problem = PairsOfTwoKinds();
   const auto by_estimate = RankPlans(problem, Short(), nullptr);
   ASSERT_TRUE(by_estimate.ok());
   for (size_t i = 1; i < by_estimate->size(); ++i) {
@@ -81,7 +81,7 @@ class BusyClock : public Clock {
 };
 
 TEST(RankPlans, TheTimeLimitEndsEverySearchAndTheJudging) {
-  const GoodputProblem problem = FourNodes();
+  const GoodputProblem problem = PairsOfTwoKinds();
   const BusyClock clock;
   RankOptions options;
   options.colocated = {.flow_iterations = INT64_MAX / 16,
@@ -117,7 +117,7 @@ TEST(RankPlans, TheTimeLimitEndsEverySearchAndTheJudging) {
 
 // One node is faster alone than with slow ones behind slow links, so the others stay unused.
 TEST(RankPlans, NeverWorseThanTheBestSingleMachine) {
-  GoodputProblem problem = FourNodes();
+  GoodputProblem problem = PairsOfTwoKinds();
   problem.flow.link_tokens_per_s.assign(25, 400);
   problem.link_latency_s.assign(25, 2);
   for (int i = 0; i < 4; ++i) {  // requests reach every node, and answers return, as usual
@@ -157,7 +157,7 @@ TEST(RankPlans, PlansWithRolesCompeteWithEachOther) {
     if (hints.best_score >= score) return FailedPrecondition("not better");
     return score;
   };
-  const auto ranked = RankPlans(FourNodes(), Short(), stages);
+  const auto ranked = RankPlans(PairsOfTwoKinds(), Short(), stages);
   ASSERT_TRUE(ranked.ok());
   ASSERT_GE(ranked->size(), 2u);
   EXPECT_FALSE((*ranked)[0].roles);

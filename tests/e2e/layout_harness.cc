@@ -186,6 +186,7 @@ void LayoutTest::Start(std::optional<Plan> plan, int automatic_stages) {
   ASSERT_TRUE(log.ok());
   cluster::ControllerHostOptions options;
   cluster::ControllerOptions& c = options.controller;
+  c.short_prompt_tokens = 0;  // also short prompts are handed over
   c.term = Term(1);
   c.model = "demo";
   c.num_layers = kLayers;

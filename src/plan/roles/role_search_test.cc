@@ -67,16 +67,16 @@ class BestPools {
     std::vector<int> sorted = members;
     std::ranges::stable_sort(sorted, {}, [&](int i) { return nodes[static_cast<size_t>(i)].kind; });
     for (int i : sorted) kinds += nodes[static_cast<size_t>(i)].kind;
-    const auto [it, added] = known_.try_emplace(kinds, 0);
-    if (!added) return it->second;
+    if (const auto found = known_.find(kinds); found != known_.end()) return found->second;
+    double& best = known_[kinds];
     Placement placement(static_cast<size_t>(problem_.num_nodes()));
     EveryPlacement(problem_.goodput->flow, sorted, 0, 0, placement, [&](const Placement& p) {
       const double rate = role == StageRole::kPrefill  ? PrefillAlone(problem_, p)
                           : role == StageRole::kDecode ? DecodeAlone(problem_, p)
                                                        : Together(p);
-      it->second = std::max(it->second, rate);
+      best = std::max(best, rate);
     });
-    return it->second;
+    return best;
   }
 
  private:
