@@ -57,7 +57,7 @@ for (const document of documents) {
       const at = words.findIndex((w) => /(^|\/)millrace$/.test(w));
       if (at < 0 || words.slice(0, at).some((w) => !w.includes("="))) continue;
       const verbs = words.slice(at + 1).filter((w, i, all) =>
-        !w.startsWith("-") && (i === 0 || (i === 1 && ["bench", "plan"].includes(all[0]))));
+        !w.startsWith("-") && (i === 0 || (i === 1 && ["bench", "cluster", "plan"].includes(all[0]))));
       const options = words.slice(at + 1).filter((w) => w.startsWith("--")).map((w) => w.split("=")[0]);
       test(`${document}: ${command.slice(0, 70)}`, async () => {
         const { stdout } = await run(process.env.MILLRACE_BINARY, [...verbs, "--help"]);
