@@ -85,8 +85,8 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
   if (has_kv && request.n() == 1 && pipeline.role != StageRole::kPrefill) {
     if (transfers_.full()) return;
     placements_.Update();
-    const std::optional<Walk> walk = placements_.Choose(request, now);
-    Pipeline* to = walk ? pipelines_.FindOrOpen(layout(), walk->route, walk->role, now) : nullptr;
+    const auto choice = placements_.Choose(request, now);
+    Pipeline* to = choice ? choice->pipeline : nullptr;
     if (to != nullptr && !to->open) return;
     if (to != nullptr && transfers_.Migrate(id, pipeline, *to, now).ok()) {
       placements_.Sent();

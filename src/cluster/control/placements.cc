@@ -122,29 +122,41 @@ DispatchLoad Placements::LoadOf(const Pipeline& pipeline, const RouteNeed& need)
   return load;
 }
 
-std::optional<Walk> Placements::ChooseByLoadOrFlow(const RouteNeed& need, Time now) {
-  const bool by_load = options_.dispatch.has_value() || !layout().states_flow;
-  const std::vector<Pipeline*> candidates =
-      by_load ? Candidates(need, now) : std::vector<Pipeline*>();
-  if (candidates.empty()) return router_->Choose(need, rooms_);
+// Null: no candidate is up, or the routes branch.
+Pipeline* Placements::ChooseByLoad(const RouteNeed& need, Time now) {
+  const std::vector<Pipeline*> candidates = Candidates(need, now);
+  if (candidates.empty()) return nullptr;
   std::vector<DispatchLoad> loads;
   for (const Pipeline* pipeline : candidates) loads.push_back(LoadOf(*pipeline, need));
-  const Pipeline& chosen = *candidates[dispatcher_.Choose(loads)];
-  return Walk{chosen.role, chosen.route};
+  return candidates[dispatcher_.Choose(loads)];
 }
 
-std::optional<Walk> Placements::Choose(const Request& request, Time now) {
+// Null: no walk is up and has room. A route that was lost a moment ago cannot be opened yet, so its
+// first stage counts as down until the next Update.
+Pipeline* Placements::ChooseByFlow(const RouteNeed& need, Time now) {
+  for (size_t tries = 0; tries <= rooms_.size(); ++tries) {
+    const std::optional<Walk> walk = router_->Choose(need, rooms_);
+    if (!walk) return nullptr;
+    Pipeline* pipeline = pipelines_.FindOrOpen(layout(), walk->route, walk->role, now);
+    if (pipeline != nullptr) return pipeline;
+    rooms_[static_cast<size_t>(walk->route.front().stage)].up = false;
+  }
+  return nullptr;
+}
+
+std::optional<Placements::Choice> Placements::Choose(const Request& request, Time now) {
   const RouteNeed need = NeedOf(request);
-  std::optional<Walk> walk = ChooseByLoadOrFlow(need, now);
+  const bool by_load = options_.dispatch.has_value() || !layout().states_flow;
+  Pipeline* pipeline = by_load ? ChooseByLoad(need, now) : nullptr;
+  if (pipeline == nullptr) pipeline = ChooseByFlow(need, now);
+  if (pipeline == nullptr) return std::nullopt;
   const bool by_time =
       !options_.dispatch.has_value() || options_.dispatch->policy == DispatchPolicy::kPredictedTime;
   const bool is_new = request.waiting && request.waiting->resumed.empty();
-  if (!walk || !options_.prefers_cached || !by_time || !is_new) return walk;
-  if (pipelines_.all().size() < 2) return walk;
-  const Pipeline* usual = pipelines_.FindOrOpen(layout(), walk->route, walk->role, now);
-  const Pipeline* faster = usual == nullptr ? nullptr : Faster(request, need, usual);
-  if (faster != nullptr) walk = Walk{faster->role, faster->route};
-  return walk;
+  if (options_.prefers_cached && by_time && is_new && pipelines_.all().size() > 1) {
+    return FastestOf(request, need, pipeline);
+  }
+  return Choice{{pipeline->role, pipeline->route}, pipeline, 0};
 }
 
 // When a request with such a prompt can begin to decode: after the prompts that the pipeline must
@@ -159,19 +171,19 @@ Duration Placements::DecodesIn(const Pipeline& pipeline, int64_t prompt_tokens,
   return Duration::Seconds(seconds + (hands_over ? transfers_.HandOverSeconds(prompt_tokens) : 0));
 }
 
-// A pipeline in which the request will probably decode sooner than through the usual one: it has
-// more of the prompt in its cache, or it decodes and the rest of the prompt is short. The saved
-// prefill and the longer queue are compared in time. Null: there is none.
-const Pipeline* Placements::Faster(const Request& request, const RouteNeed& need,
-                                   const Pipeline* usual) {
+// The usual pipeline, unless the request will probably decode sooner in another one: that has more
+// of the prompt in its cache, or it decodes and the rest of the prompt is short. The saved prefill
+// and the longer queue are compared in time.
+Placements::Choice Placements::FastestOf(const Request& request, const RouteNeed& need,
+                                         Pipeline* usual) {
   kv::PrefixChain names;
   const auto cached_in = [&](const Pipeline& pipeline) -> int64_t {
     return pipeline.scheduler->CachedTokens(*request.spec.prompt, request.spec.cache_salt, names);
   };
   const int64_t prompt = request.prompt_tokens(), cached_before = cached_in(*usual);
+  Choice best{{usual->role, usual->route}, usual, cached_before};
   Duration least = DecodesIn(*usual, prompt, cached_before);
-  const Pipeline* best = nullptr;
-  for (const auto& [id, pipeline] : pipelines_.all()) {
+  for (auto& [id, pipeline] : pipelines_.all()) {
     if (&pipeline == usual || !pipeline.open || pipeline.retiring) continue;
     const bool stands_in = pipeline.role == StageRole::kDecode && need.prompt;
     const bool may = stands_in || pipeline.role == usual->role ||
@@ -185,7 +197,7 @@ const Pipeline* Placements::Faster(const Request& request, const RouteNeed& need
     const Duration here = DecodesIn(pipeline, prompt, cached);
     if (here >= least) continue;
     least = here;
-    best = &pipeline;
+    best = {{pipeline.role, pipeline.route}, &pipeline, cached};
   }
   return best;
 }
@@ -193,26 +205,22 @@ const Pipeline* Placements::Faster(const Request& request, const RouteNeed& need
 Placements::Result Placements::Place(RequestId id, std::set<PipelineId>& full, Time now) {
   Request& request = requests_.at(id);
   MR_CHECK(!request.placement) << "request " << id << " has a place already";
-  std::optional<Walk> walk = Choose(request, now);
-  if (!walk) return CanServe(layout()) ? Result::kNoRoom : Result::kNoPipeline;
-  const Pipeline* pipeline = pipelines_.FindOrOpen(layout(), walk->route, walk->role, now);
-  if (pipeline == nullptr) return Result::kNoPipeline;
-  if (full.contains(pipeline->id)) return Result::kNoRoom;
+  std::optional<Choice> choice = Choose(request, now);
+  if (!choice) return CanServe(layout()) ? Result::kNoRoom : Result::kNoPipeline;
+  const PipelineId pipeline = choice->pipeline->id;
+  if (full.contains(pipeline)) return Result::kNoRoom;
   const RouteNeed need = NeedOf(request);
-  const int64_t kv = walk->role == StageRole::kPrefill ? need.prompt_kv : need.all_kv;
-  if (!memory_.Reserve(pipeline->id, id, static_cast<int>(kv / options_.block_size))) {
-    full.insert(pipeline->id);
+  const int64_t kv = choice->walk.role == StageRole::kPrefill ? need.prompt_kv : need.all_kv;
+  if (!memory_.Reserve(pipeline, id, static_cast<int>(kv / options_.block_size))) {
+    full.insert(pipeline);
     return Result::kNoRoom;
   }
-  router_->Charge(*walk, need);
-  kv::PrefixChain names;
-  const int64_t cached =
-      pipeline->scheduler->CachedTokens(*request.spec.prompt, request.spec.cache_salt, names);
-  request.placement = Placement{.walk = std::move(*walk),
-                                .pipeline = pipeline->id,
+  router_->Charge(choice->walk, need);
+  request.placement = Placement{.walk = std::move(choice->walk),
+                                .pipeline = pipeline,
                                 .answer_work = need.answer_work,
                                 .delivered_before = request.delivered,
-                                .cached_tokens = cached};
+                                .cached_tokens = choice->cached_tokens};
   Update();
   return Result::kPlaced;
 }

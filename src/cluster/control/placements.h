@@ -54,8 +54,13 @@ class Placements {
   bool NeedsPrompt(const Request& request) const;
   // Whether it could end if it had its workers to itself. REQUIRES: Update.
   bool FitsWhenEmpty(const Request& request);
+  struct Choice {
+    Walk walk;
+    Pipeline* pipeline = nullptr;  // of the walk; never null
+    int64_t cached_tokens = 0;     // of the prompt, in its prefix cache; 0 if that did not matter
+  };
   // The walk that it should take now. nullopt: none is up and has room.
-  std::optional<Walk> Choose(const Request& request, Time now);
+  std::optional<Choice> Choose(const Request& request, Time now);
 
   enum class Result : uint8_t { kPlaced, kNoPipeline, kNoRoom };
   // Chooses a walk for a waiting request and reserves its KV there. Pipelines in `full` are not
@@ -82,10 +87,11 @@ class Placements {
   RouteNeed NeedOf(const Request& request) const;
   std::vector<Pipeline*> Candidates(const RouteNeed& need, Time now);
   DispatchLoad LoadOf(const Pipeline& pipeline, const RouteNeed& need) const;
-  std::optional<Walk> ChooseByLoadOrFlow(const RouteNeed& need, Time now);
+  Pipeline* ChooseByLoad(const RouteNeed& need, Time now);
+  Pipeline* ChooseByFlow(const RouteNeed& need, Time now);
   bool HasRoom(const Pipeline& pipeline, int64_t kv_tokens) const;
   Duration DecodesIn(const Pipeline& pipeline, int64_t prompt_tokens, int64_t cached) const;
-  const Pipeline* Faster(const Request& request, const RouteNeed& need, const Pipeline* usual);
+  Choice FastestOf(const Request& request, const RouteNeed& need, Pipeline* usual);
 
   const PlacementOptions options_;
   const Deployment& deployment_;
