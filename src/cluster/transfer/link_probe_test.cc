@@ -41,7 +41,7 @@ class LinkProbeTest : public ::testing::Test {
     return measured.get_future().get();
   }
 
-  const SteadyClock clock_;
+  SteadyClock clock_;
   const std::unique_ptr<net::DataPlane> here_ = PlaneFor({});
   LinkProber prober_{*here_, clock_};
 };
