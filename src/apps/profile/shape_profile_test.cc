@@ -48,7 +48,7 @@ class ShapeProfile : public ::testing::Test {
   }
 
   const std::string folder_ = ::testing::TempDir() + "shape_profile_" + std::to_string(getpid());
-  const SteadyClock clock_;
+  SteadyClock clock_;
 };
 
 TEST_F(ShapeProfile, OneLayerStandsForAll) {
