@@ -54,10 +54,10 @@ Status AddStage(const StagePlan& stage, const NodeCosts& costs, const Deployment
                 Deployment& out) {
   const ClusterSpec& cluster = out.plan->options.cluster;
   const NodeSpec& node = cluster.nodes[static_cast<size_t>(stage.nodes.front())];
-  const auto [devices, memory] = PartOfNodes(stage, out.plan->options.plan, cluster);
+  const auto part = PartOfNodes(stage, out.plan->options.plan, cluster);
   const int middle = out.spec.num_layers / 2, end = out.spec.num_layers;
   const auto cost_of = [&](LayerRange layers) -> Result<const cost::StepCost*> {
-    MR_ASSIGN_OR_RETURN(auto cost, costs.Of(node, devices, out.spec, layers));
+    MR_ASSIGN_OR_RETURN(auto cost, costs.Of(node, part.devices, out.spec, layers));
     out.costs.push_back(std::move(cost));
     return out.costs.back().get();
   };
@@ -66,7 +66,7 @@ Status AddStage(const StagePlan& stage, const NodeCosts& costs, const Deployment
   MR_ASSIGN_OR_RETURN(machine.head, cost_of({end, end}));
   machine.overhead_s = flags.scheduler_overhead_us ? *flags.scheduler_overhead_us * 1e-6
                                                    : costs.OverheadSeconds(node);
-  machine.kv_token_layers = [spec = out.spec, memory,
+  machine.kv_token_layers = [spec = out.spec, memory = part.memory_bytes,
                              step_tokens = flags.engine.max_num_batched_tokens](LayerRange layers) {
     const int64_t tokens = cost::KvCapacityTokens(spec, layers, memory, step_tokens);
     return std::max<int64_t>(tokens, 0) * layers.size();
