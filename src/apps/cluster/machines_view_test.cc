@@ -135,7 +135,7 @@ TEST(MachinesView, WithoutAnyMeasuredLinkTheFileSaysWhatIsAssumed) {
 
 TEST(MachinesView, OneKindOfLinkStandsInForTheOther) {
   Json answer = TwoZones();
-  answer["links"] = {Link("a", "c", 50, 20000)};
+  answer["links"] = Json::array({Link("a", "c", 50, 20000)});
   const std::string text = Text(answer);
   EXPECT_NE(text.find("# none of these was measured: the median of all measured links\n"
                       "  within_region: {bandwidth: 50 Mbit/s, latency: 20000 us}\n"),
@@ -158,13 +158,13 @@ TEST(MachinesView, CompleteMeansProfilesAndBothDirectionsOfEachLink) {
   const auto complete = [&] { return IsComplete(ReadMachinesView(answer)); };
   answer["workers"][0]["profile"] = answer["workers"][1]["profile"] = "{}";
   EXPECT_FALSE(complete());
-  answer["links"] = {Link("a", "b", 100, 100)};
+  answer["links"] = Json::array({Link("a", "b", 100, 100)});
   EXPECT_FALSE(complete());
   answer["links"].push_back(Link("b", "a", 100, 100));
   EXPECT_TRUE(complete());
   answer["workers"][1]["profile"] = nullptr;
   EXPECT_FALSE(complete());
-  answer["workers"] = {answer["workers"][0]};
+  answer["workers"] = Json::array({answer["workers"][0]});
   EXPECT_TRUE(complete()) << "one machine has no links";
 }
 
@@ -183,7 +183,7 @@ TEST(MachinesView, MalformedAnswersAreReadSafely) {
   answer["workers"][0]["name"] = "a\n  - name: evil";
   answer["workers"][0]["zone"] = "z\": {}";
   answer["workers"][2]["profile"] = "'\n- x\u001b";
-  answer["links"] = {Link("a", "c", std::nan(""), 1), Link("a", "c", -5, 1)};
+  answer["links"] = Json::array({Link("a", "c", std::nan(""), 1), Link("a", "c", -5, 1)});
   const ClusterSpec cluster = Parsed(Text(answer));
   EXPECT_EQ(cluster.nodes.size(), 3u);
   EXPECT_EQ(cluster.nodes[0].region, "z\": {}");
