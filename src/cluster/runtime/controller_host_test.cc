@@ -33,6 +33,7 @@ class ControllerHostTest : public testing::Test {
     c.scheduler.max_num_seqs = 8;
     c.scheduler.max_num_batched_tokens = 32;
     c.scheduler.max_model_len = 96;
+    c.short_prompt_tokens = 0;  // also short prompts are handed over
     c.scheduler.eos_token_ids = {kEos};
     c.silent_limit = Duration::Seconds(2);
     c.replace_limit = Duration::Seconds(0.2);
