@@ -181,6 +181,26 @@ TEST(PrefixCache, CountsWhatItFound) {
 }
 
 // Trap 11: a failed step leaves nothing in the cache.
+// The answer without adding the request is what admission finds.
+TEST(PrefixCache, TellsWhatARequestWouldFind) {
+  Harness h({.scheduler = {.block_size = 4, .num_blocks = 64, .max_model_len = 64}});
+  SamplingParams params;
+  params.max_tokens = 1;
+  (void)h.MustAdd(Prompt(14), params);
+  h.RunToEnd();
+  kv::PrefixChain names, salted, other;
+  const auto cached = [&](int tokens, std::string_view salt, kv::PrefixChain& chain) {
+    return h.scheduler().CachedTokens(Prompt(tokens), salt, chain);
+  };
+  EXPECT_EQ(cached(14, "", names), 12);
+  EXPECT_EQ(cached(14, "", names), 12) << "with the names of the call before";
+  EXPECT_EQ(cached(14, "s", salted), 0);
+  EXPECT_EQ(cached(12, "", other), 8) << "the last token is computed";
+  const RequestId request = h.MustAdd(Prompt(14), params);
+  h.RunToEnd();
+  EXPECT_EQ(h.outcome(request).cached_prompt_tokens, 12);
+}
+
 TEST(PrefixCache, AFailedStepCachesNothing) {
   Harness h({.scheduler = Options()});
   SamplingParams params;

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 
 #include "apps/cluster/json_fields.h"
 #include "base/log.h"
@@ -14,6 +16,7 @@ namespace {
 
 constexpr size_t kSentenceBytesMax = 512;
 constexpr int kLayerMax = 1 << 20;
+constexpr std::string_view kCoordinator = "coordinator";
 
 // [[0, 6], [8, 9]].
 std::vector<LayerRange> Layers(const Json& object) {
@@ -78,6 +81,14 @@ PipelineView ReadPipeline(const Json& json) {
   return pipeline;
 }
 
+EdgeView ReadEdge(const Json& json) {
+  return {.from = TextField(json, "from"),
+          .to = TextField(json, "to"),
+          .phase = TextField(json, "phase"),
+          .planned_tokens_per_s = std::max(0.0, RealField(json, "planned_tokens_per_s")),
+          .tokens = std::max<int64_t>(0, IntegerField(json, "tokens"))};
+}
+
 // Columns as wide as their widest cell; the last one is not padded.
 std::string Table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
@@ -121,6 +132,27 @@ std::string RouteText(const PipelineView& pipeline) {
   return out;
 }
 
+// Planned and measured shares of the tokens of a phase that enter the cluster.
+std::string EdgeTable(const std::vector<EdgeView>& edges) {
+  std::map<std::string, std::pair<double, double>> entering;  // by phase: planned, measured
+  for (const EdgeView& edge : edges) {
+    if (edge.from != kCoordinator) continue;
+    entering[edge.phase].first += edge.planned_tokens_per_s;
+    entering[edge.phase].second += static_cast<double>(edge.tokens);
+  }
+  const auto share = [](double part, double all) {
+    return all > 0 ? fmt::format("{:.1f} %", 100 * part / all) : std::string("-");
+  };
+  std::vector<std::vector<std::string>> rows = {
+      {"FROM", "TO", "PHASE", "PLANNED", "MEASURED", "TOKENS"}};
+  for (const EdgeView& edge : edges) {
+    const auto [planned, measured] = entering[edge.phase];
+    rows.push_back({edge.from, edge.to, edge.phase, share(edge.planned_tokens_per_s, planned),
+                    share(static_cast<double>(edge.tokens), measured), FormatCount(edge.tokens)});
+  }
+  return Table(rows);
+}
+
 std::string State(const ClusterView& view) {
   std::string out = view.missing.empty() ? "ready" : "not ready: " + view.missing;
   if (!view.degraded.empty()) out += ", but not every stage is up: " + view.degraded;
@@ -156,6 +188,7 @@ ClusterView ReadClusterView(const Json& status) {
     view.workers.push_back(ReadWorker(worker));
   for (const Json& pipeline : ObjectsField(status, "pipelines"))
     view.pipelines.push_back(ReadPipeline(pipeline));
+  for (const Json& edge : ObjectsField(status, "edges")) view.edges.push_back(ReadEdge(edge));
   view.requests = IntegerField(status, "requests");
   view.waiting = IntegerField(status, "waiting");
   view.moving = IntegerField(status, "moving");
@@ -202,6 +235,8 @@ std::string FormatClusterView(const ClusterView& view) {
     }
     out += "\n" + Table(rows);
   }
+  const auto entries = std::ranges::count(view.edges, kCoordinator, &EdgeView::from);
+  if (entries > 1) out += "\n" + EdgeTable(view.edges);
   out +=
       fmt::format("\n{} requests, {} of them waiting for layers or room, {} moving\n",
                   FormatCount(view.requests), FormatCount(view.waiting), FormatCount(view.moving));

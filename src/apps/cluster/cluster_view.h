@@ -33,6 +33,11 @@ struct PipelineView {
   std::string role, state;
   int64_t requests = 0, blocks_total = 0, blocks_used = 0;
 };
+struct EdgeView {
+  std::string from, to, phase;
+  double planned_tokens_per_s = 0;
+  int64_t tokens = 0;
+};
 struct ClusterView {
   std::string model;
   int64_t term = 0, epoch = 0;
@@ -43,12 +48,14 @@ struct ClusterView {
   int64_t given_up_epoch = 0;  // the epoch of that plan
   std::vector<WorkerView> workers;
   std::vector<PipelineView> pipelines;
+  std::vector<EdgeView> edges;  // of the plan; empty before the first request
   int64_t requests = 0, waiting = 0, moving = 0;
   std::vector<std::pair<std::string, int64_t>> counters;
 };
 
 ClusterView ReadClusterView(const Json& status);
-// A table of workers, one of pipelines, a line of requests. Text from the server is made printable.
+// A table of workers, one of pipelines, one of the plan's edges if it has several routes, a line of
+// requests. Text from the server is made printable.
 std::string FormatClusterView(const ClusterView& view);
 // "0-5, 8"; "-" for none. The end is included.
 std::string LayersText(const std::vector<LayerRange>& layers);

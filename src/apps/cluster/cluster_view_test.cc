@@ -75,6 +75,32 @@ since the start: joins 2
             "demo, plan 3, term 2: not ready: Layers 4-7 are on no worker.; changing to another p");
 }
 
+TEST(ClusterView, ShowsPlannedAndMeasuredFlow) {
+  Json status = SmallStatus();
+  const auto edge = [](const char* from, const char* to, const char* phase, double planned,
+                       int tokens) -> Json {
+    return {{"from", from},
+            {"to", to},
+            {"phase", phase},
+            {"planned_tokens_per_s", planned},
+            {"tokens", tokens}};
+  };
+  status["edges"] = Json::array({edge("coordinator", "a", "prefill", 75.5, 1000),
+                                 edge("coordinator", "b", "prefill", 24.5, 250),
+                                 edge("coordinator", "c", "decode", 0, 90),
+                                 edge("c", "coordinator", "decode", 0, 90)});
+  const std::string text = FormatClusterView(ReadClusterView(status));
+  EXPECT_NE(text.find(R"(
+FROM         TO           PHASE    PLANNED  MEASURED  TOKENS
+coordinator  a            prefill  75.5 %   80.0 %    1,000
+coordinator  b            prefill  24.5 %   20.0 %    250
+coordinator  c            decode   -        100.0 %   90
+c            coordinator  decode   -        100.0 %   90
+)"),
+            std::string::npos)
+      << text;
+}
+
 TEST(ClusterView, ShowsWhatIsNotUpAndWhatWasGivenUp) {
   Json status = SmallStatus();
   status["degraded"] = "Layers 4-7 are on no worker.";

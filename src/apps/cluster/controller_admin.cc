@@ -87,6 +87,14 @@ Json ToJson(const cluster::PipelineStatus& pipeline) {
           {"blocks_used", pipeline.blocks_used}};
 }
 
+Json ToJson(const cluster::EdgeStatus& edge) {
+  return {{"from", edge.from},
+          {"to", edge.to},
+          {"phase", plan::PhaseName(edge.phase)},
+          {"planned_tokens_per_s", edge.planned_tokens_per_s},
+          {"tokens", edge.tokens}};
+}
+
 Json ToJson(const cluster::ControllerCounters& counters) {
   Json all = Json::object();
   for (const auto& counter : cluster::AllControllerCounters()) {
@@ -107,9 +115,10 @@ class ControllerAdmin : public serve::ClusterAdmin {
 
   Json Describe() override {
     const cluster::ClusterStatus status = host_.Describe();
-    Json workers = Json::array(), pipelines = Json::array();
+    Json workers = Json::array(), pipelines = Json::array(), edges = Json::array();
     for (const auto& worker : status.workers) workers.push_back(ToJson(worker));
     for (const auto& pipeline : status.pipelines) pipelines.push_back(ToJson(pipeline));
+    for (const auto& edge : status.edges) edges.push_back(ToJson(edge));
     Json given_up;
     if (status.given_up) {
       given_up = {{"plan", status.given_up->epoch}, {"reason", status.given_up->reason}};
@@ -123,6 +132,7 @@ class ControllerAdmin : public serve::ClusterAdmin {
             {"given_up", given_up},
             {"workers", workers},
             {"pipelines", pipelines},
+            {"edges", edges},
             {"requests", status.requests},
             {"waiting", status.waiting},
             {"moving", status.moving},

@@ -61,12 +61,8 @@ ControllerCore::ControllerCore(ControllerOptions options)
                   .waiting_limit = options_.waiting_limit,
                   .secret = options_.secret},
                  members_, deployment_, pipelines_, requests_, memory_, ids_, outbox_),
-      placements_({.block_size = options_.scheduler.block_size,
-                   .kv_high_water = options_.kv_high_water,
-                   .dispatch = options_.dispatch,
-                   .prefers_cached = options_.prefers_cached,
-                   .short_prompt_tokens = options_.short_prompt_tokens},
-                  deployment_, pipelines_, requests_, transfers_, memory_),
+      placements_(options_, options_.scheduler.block_size, deployment_, pipelines_, requests_,
+                  transfers_, memory_),
       machines_({.num_layers = options_.num_layers, .link_probes = options_.link_probes}, members_,
                 outbox_) {}
 

@@ -59,7 +59,7 @@
 
 namespace millrace::cluster {
 
-struct ControllerOptions : MembershipOptions, DeploymentOptions {
+struct ControllerOptions : MembershipOptions, DeploymentOptions, PlacementOptions {
   static constexpr size_t kMovesMax = 16;  // requests that migrate at the same time
 
   Term term;
@@ -68,15 +68,8 @@ struct ControllerOptions : MembershipOptions, DeploymentOptions {
   sched::SchedulerOptions scheduler;
   // Receives every line of every pipeline's step log. Empty: no step log.
   std::function<void(std::string_view)> step_log;
-  // The share of a stage's KV that requests may reserve before the router looks elsewhere.
-  double kv_high_water = 0.9;
   // A request that has waited this long for KV is no longer overtaken by requests that would fit.
   Duration overtake_limit = Duration::Seconds(2);
-  // Between pipelines that serve the same requests. Unset: by the plan's flow where it states one,
-  // and otherwise by predicted time.
-  std::optional<DispatchOptions> dispatch;
-  bool prefers_cached = true;                   // of PlacementOptions
-  int64_t short_prompt_tokens = 64;             // of PlacementOptions
   std::optional<LinkProbeOptions> link_probes;  // unset: links are not probed
   std::optional<Plan> plan;                     // instead of an automatic layout
   std::vector<std::string> node_names;
@@ -192,6 +185,8 @@ class ControllerCore {
   void HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now);
   void HandleOutputs(Pipeline& pipeline, size_t first, Time now);
   void Forget(RequestId id);
+
+  std::vector<EdgeStatus> DescribeEdges() const;  // controller_status.cc
 
   void On(ConnectionId from, const Leaving& message, Time now);
   void On(ConnectionId from, const Join& message, Time now);

@@ -1,6 +1,8 @@
 // The controller's status and counters, and its integrity check.
 #include "cluster/control/controller_status.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -156,7 +158,27 @@ ClusterStatus ControllerCore::Describe(Time now) const {
     l.blocks_total = memory_.limit(id);
     l.blocks_used = pipeline.scheduler->blocks_in_use();
   }
+  status.edges = DescribeEdges();
   return status;
+}
+
+std::vector<EdgeStatus> ControllerCore::DescribeEdges() const {
+  const std::vector<double> tokens = placements_.edge_tokens();
+  const auto name = [&](const std::optional<int>& stage) -> std::string {
+    if (!stage) return "coordinator";
+    const std::optional<WorkerId>& worker =
+        layout().stages[static_cast<size_t>(*stage)].ranks.front().worker;
+    return worker ? members_.at(*worker).join.name : fmt::format("stage {}", *stage);
+  };
+  std::vector<EdgeStatus> edges;
+  for (size_t e = 0; e < tokens.size() && edges.size() < EdgeStatus::kShownMax; ++e) {
+    const PlanEdge& edge = layout().plan.edges[e];
+    if (edge.phase == EdgePhase::kHandOver) continue;
+    const double planned = layout().states_flow ? edge.tokens_per_s : 0;
+    edges.push_back(
+        {name(edge.from), name(edge.to), edge.phase, planned, static_cast<int64_t>(tokens[e])});
+  }
+  return edges;
 }
 
 sched::SchedulerStats ControllerCore::Stats() const {

@@ -44,6 +44,16 @@ struct PipelineStatus {
   int blocks_total = 0, blocks_used = 0;
 };
 
+// An edge of the plan in force that carries requests.
+struct EdgeStatus {
+  static constexpr size_t kShownMax = 256;  // of a plan; further edges are not shown
+
+  std::string from, to;  // the worker of rank 0, "stage N" without one, or "coordinator"
+  EdgePhase phase = EdgePhase::kBoth;
+  double planned_tokens_per_s = 0;  // 0: the plan states no flow
+  int64_t tokens = 0;               // sent since the plan is in force, expected answers included
+};
+
 // Monotonic while the controller lives. AllControllerCounters lists every member.
 struct ControllerCounters {
   uint64_t joins = 0, joins_refused = 0, workers_lost = 0;
@@ -78,6 +88,7 @@ struct ClusterStatus {
   std::optional<GivenUpPlan> given_up;  // the last change of plan, if it was given up
   std::vector<WorkerStatus> workers;
   std::vector<PipelineStatus> pipelines;
+  std::vector<EdgeStatus> edges;  // empty before the first request
   std::vector<LinkStatus> links;
   int64_t requests = 0, waiting = 0, moving = 0;
   ControllerCounters counters;

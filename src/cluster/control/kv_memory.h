@@ -74,9 +74,9 @@ class KvMemory {
   // The request has left the pipeline. Ignored if it has no reservation there.
   void Release(PipelineId pipeline, RequestId request);
 
-  // Call it before the scheduler forms steps: a pipeline without reservations gets more blocks, and
-  // its workers are told which blocks it no longer holds. Returns how often they have been told so
-  // far (PipelineStep::returns).
+  // Call it before the scheduler forms steps: the pipeline gets more blocks if its requests need
+  // them, and its workers are told which blocks it no longer holds. Returns how often they have
+  // been told so far (PipelineStep::returns).
   uint64_t BeforeSteps(PipelineId pipeline);
   // Call it after the scheduler has formed what steps it can.
   void AfterSteps(PipelineId pipeline);

@@ -13,10 +13,11 @@ constexpr int64_t kUnknownKv = int64_t{1} << 40;
 
 }  // namespace
 
-Placements::Placements(const PlacementOptions& options, const Deployment& deployment,
-                       Pipelines& pipelines, Requests& requests, const Transfers& transfers,
-                       KvMemory& memory)
+Placements::Placements(const PlacementOptions& options, int block_size,
+                       const Deployment& deployment, Pipelines& pipelines, Requests& requests,
+                       const Transfers& transfers, KvMemory& memory)
     : options_(options),
+      block_size_(block_size),
       deployment_(deployment),
       pipelines_(pipelines),
       requests_(requests),
@@ -61,7 +62,7 @@ bool Placements::FitsWhenEmpty(const Request& request) {
     if (std::ranges::all_of(stage.ranks, &Slot::loaded)) room.token_layers = stage.KvTokenLayers();
   }
   RouteNeed need = NeedOf(request);
-  need.all_kv = int64_t{requests_.MostBlocks(request)} * options_.block_size;
+  need.all_kv = int64_t{requests_.MostBlocks(request)} * block_size_;
   return router_->Fits(need, empty);
 }
 
@@ -74,7 +75,7 @@ bool Placements::NeedsPrompt(const Request& request) const {
 }
 
 RouteNeed Placements::NeedOf(const Request& request) const {
-  const int64_t block = options_.block_size;
+  const int64_t block = block_size_;
   const int64_t prompt = request.prompt_tokens();
   return {.prompt = layout().prefill.empty() ? !layout().both.empty() : NeedsPrompt(request),
           .prompt_kv = (prompt / block + 1) * block,
@@ -161,14 +162,14 @@ std::optional<Placements::Choice> Placements::Choose(const Request& request, Tim
 
 // When a request with such a prompt can begin to decode: after the prompts that the pipeline must
 // compute first, the part of its own that is not cached, and the transfer of its KV if another
-// pipeline decodes.
-Duration Placements::DecodesIn(const Pipeline& pipeline, int64_t prompt_tokens,
-                               int64_t cached) const {
+// pipeline decodes. A pipeline that has not computed prompts yet has the assumed rate.
+Duration Placements::DecodesIn(const Pipeline& pipeline, int64_t prompt_tokens, int64_t cached,
+                               double assumed_tokens_per_s) const {
   const int64_t tokens = pipeline.requests.prefill_tokens_ahead() + prompt_tokens - cached;
-  const double seconds =
-      static_cast<double>(tokens) / pipeline.prefill.costs().prefill_tokens_per_s;
+  const double rate = pipeline.prefill.measured_tokens_per_s().value_or(assumed_tokens_per_s);
   const bool hands_over = pipeline.role == StageRole::kPrefill;
-  return Duration::Seconds(seconds + (hands_over ? transfers_.HandOverSeconds(prompt_tokens) : 0));
+  return Duration::Seconds(static_cast<double>(tokens) / rate +
+                           (hands_over ? transfers_.HandOverSeconds(prompt_tokens) : 0));
 }
 
 // The usual pipeline, unless the request will probably decode sooner in another one: that has more
@@ -181,8 +182,10 @@ Placements::Choice Placements::FastestOf(const Request& request, const RouteNeed
     return pipeline.scheduler->CachedTokens(*request.spec.prompt, request.spec.cache_salt, names);
   };
   const int64_t prompt = request.prompt_tokens(), cached_before = cached_in(*usual);
+  const double assumed =
+      usual->prefill.measured_tokens_per_s().value_or(usual->prefill.costs().prefill_tokens_per_s);
   Choice best{{usual->role, usual->route}, usual, cached_before};
-  Duration least = DecodesIn(*usual, prompt, cached_before);
+  Duration least = DecodesIn(*usual, prompt, cached_before, assumed);
   for (auto& [id, pipeline] : pipelines_.all()) {
     if (&pipeline == usual || !pipeline.open || pipeline.retiring) continue;
     const bool stands_in = pipeline.role == StageRole::kDecode && need.prompt;
@@ -194,7 +197,7 @@ Placements::Choice Placements::FastestOf(const Request& request, const RouteNeed
     if (stands_in ? prompt - cached > options_.short_prompt_tokens : cached <= cached_before) {
       continue;
     }
-    const Duration here = DecodesIn(pipeline, prompt, cached);
+    const Duration here = DecodesIn(pipeline, prompt, cached, assumed);
     if (here >= least) continue;
     least = here;
     best = {{pipeline.role, pipeline.route}, &pipeline, cached};
@@ -211,7 +214,7 @@ Placements::Result Placements::Place(RequestId id, std::set<PipelineId>& full, T
   if (full.contains(pipeline)) return Result::kNoRoom;
   const RouteNeed need = NeedOf(request);
   const int64_t kv = choice->walk.role == StageRole::kPrefill ? need.prompt_kv : need.all_kv;
-  if (!memory_.Reserve(pipeline, id, static_cast<int>(kv / options_.block_size))) {
+  if (!memory_.Reserve(pipeline, id, static_cast<int>(kv / block_size_))) {
     full.insert(pipeline);
     return Result::kNoRoom;
   }

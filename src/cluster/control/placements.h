@@ -25,7 +25,6 @@
 namespace millrace::cluster {
 
 struct PlacementOptions {
-  int block_size = 0;
   // The share of a stage's KV that requests may reserve before the router looks elsewhere.
   double kv_high_water = 0.9;
   // Unset: by the plan's flow where it states one, and otherwise by predicted time.
@@ -42,8 +41,10 @@ class Placements {
   using Request = Requests::Request;
 
   // The references outlive this object.
-  Placements(const PlacementOptions& options, const Deployment& deployment, Pipelines& pipelines,
-             Requests& requests, const Transfers& transfers, KvMemory& memory);
+  // `block_size`: of KV, in tokens.
+  Placements(const PlacementOptions& options, int block_size, const Deployment& deployment,
+             Pipelines& pipelines, Requests& requests, const Transfers& transfers,
+             KvMemory& memory);
 
   // Stages, claims on their memory, or the layout in force have changed. Call it before requests
   // are placed. If it is another layout, waiting requests lose their places.
@@ -90,10 +91,12 @@ class Placements {
   Pipeline* ChooseByLoad(const RouteNeed& need, Time now);
   Pipeline* ChooseByFlow(const RouteNeed& need, Time now);
   bool HasRoom(const Pipeline& pipeline, int64_t kv_tokens) const;
-  Duration DecodesIn(const Pipeline& pipeline, int64_t prompt_tokens, int64_t cached) const;
+  Duration DecodesIn(const Pipeline& pipeline, int64_t prompt_tokens, int64_t cached,
+                     double assumed_tokens_per_s) const;
   Choice FastestOf(const Request& request, const RouteNeed& need, Pipeline* usual);
 
   const PlacementOptions options_;
+  const int block_size_;
   const Deployment& deployment_;
   Pipelines& pipelines_;
   Requests& requests_;

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 namespace millrace::cluster {
 namespace {
 
-constexpr double kDerivedFlow = 1;  // tokens/s; equal for all chains
+constexpr double kDerivedFlow = 1;       // tokens/s; equal for all chains
+constexpr double kFlowTolerance = 1e-3;  // relative; files that people write are rounded
 
 const StagePlan& StageOf(const Plan& plan, int stage) {
   return plan.stages[static_cast<size_t>(stage)];
@@ -73,6 +75,29 @@ bool Does(StageRole role, EdgePhase phase) {
   return phase == (role == StageRole::kPrefill ? EdgePhase::kPrefill : EdgePhase::kDecode);
 }
 
+// What flows into a stage must flow out of it, in each phase.
+Status CheckFlows(const Plan& plan) {
+  if (!(plan.tokens_per_s > 0)) return OkStatus();  // the plan states no flow
+  for (const EdgePhase phase : {EdgePhase::kBoth, EdgePhase::kPrefill, EdgePhase::kDecode}) {
+    std::vector<double> in(plan.stages.size(), 0), out(plan.stages.size(), 0);
+    for (const PlanEdge& edge : plan.edges) {
+      if (edge.phase != phase) continue;
+      if (edge.to) in[static_cast<size_t>(*edge.to)] += edge.tokens_per_s;
+      if (edge.from) out[static_cast<size_t>(*edge.from)] += edge.tokens_per_s;
+    }
+    for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+      if (std::abs(in[stage] - out[stage]) <= kFlowTolerance * std::max(in[stage], out[stage])) {
+        continue;
+      }
+      return InvalidArgument(fmt::format(
+          "stage {} of the plan receives {:.6g} tokens/s and sends {:.6g} in the same phase; make "
+          "them equal, or leave out `flow` and `bound` for equal shares",
+          stage, in[stage], out[stage]));
+    }
+  }
+  return OkStatus();
+}
+
 std::string_view NameOf(StageRole role) {
   return role == StageRole::kBoth ? "both" : role == StageRole::kPrefill ? "prefill" : "decode";
 }
@@ -133,6 +158,9 @@ Result<RouteGraph> RouteGraph::Create(const Plan& plan, EdgePhase phase) {
     if (edge.phase != phase || !(edge.tokens_per_s > 0)) continue;
     MR_ASSIGN_OR_RETURN(const int layers, LayersAlong(plan, e));
     const size_t from = edge.from ? static_cast<size_t>(*edge.from) : plan.stages.size();
+    if (std::ranges::find(graph.exits_[from], edge.to, &Exit::to) != graph.exits_[from].end()) {
+      return InvalidArgument(fmt::format("edge {} of the plan is there twice", e));
+    }
     graph.exits_[from].push_back({static_cast<int>(e), edge.to, layers, edge.tokens_per_s});
   }
   // The last layer increases along every edge.
@@ -234,6 +262,7 @@ void DeriveEdges(Plan& plan) {
 Status CheckPhases(const Plan& plan) {
   const bool prefills = Has(plan, EdgePhase::kPrefill), decodes = Has(plan, EdgePhase::kDecode);
   for (size_t e = 0; e < plan.edges.size(); ++e) MR_RETURN_IF_ERROR(CheckRoleOf(plan, e));
+  MR_RETURN_IF_ERROR(CheckFlows(plan));
   if (prefills && !decodes) {
     return InvalidArgument("the plan has prefill stages but no stages that decode");
   }

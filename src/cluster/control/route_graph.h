@@ -59,8 +59,8 @@ class RouteGraph {
 // role `both` carry prompts and answers. The plan then states no flow (tokens_per_s is 0).
 void DeriveEdges(Plan& plan);
 
-// kInvalidArgument: an edge carries what one of its stages does not do, one role lacks the other,
-// or the KV of a layer has no way from a prefill stage to a decode stage.
+// kInvalidArgument: an edge carries what one of its stages does not do, stated flows do not add up,
+// one role lacks the other, or the KV of a layer has no way from a prefill stage to a decode stage.
 Status CheckPhases(const Plan& plan);
 
 // The pairs of stages that the plan's hand-over edges join. Empty: KV may go from any to any.
