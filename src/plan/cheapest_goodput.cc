@@ -44,16 +44,13 @@ class CheapestSearch {
     double required = requests_per_s_;
     for (int attempt = 0; attempt < kAttemptsMax && most >= required; ++attempt) {
       PlanCandidate found = LeaveOut(all.front(), required);
-      if (!options_.keeps) return found;
-      MR_ASSIGN_OR_RETURN(const bool kept, options_.keeps(found.plan));
-      if (kept) return found;
+      if (!options_.keeps || Kept(found.plan)) return found;
       required *= kMoreEstimate;
     }
     // The plan with the most to spare may do where the estimates promise too much.
     for (const PlanCandidate& c : all) {
       if (most < requests_per_s_ || !options_.keeps) break;
-      MR_ASSIGN_OR_RETURN(const bool kept, options_.keeps(c.plan));
-      if (kept) return LeaveUnused(c);
+      if (Kept(c.plan)) return LeaveUnused(c);
     }
     return FailedPrecondition(
         fmt::format("the machines answer {:.3g} requests/s within the limits by the best plan's "
@@ -63,6 +60,13 @@ class CheapestSearch {
   }
 
  private:
+  // An error is of this plan alone: the simulator may find no memory for KV where the estimate
+  // does.
+  bool Kept(const Plan& plan) const {
+    const auto kept = options_.keeps(plan);
+    return kept.ok() && *kept;
+  }
+
   PlanCandidate LeaveUnused(PlanCandidate candidate) const {
     for (UnusedNode& unused : candidate.plan.unused) {
       if (problem_.flow.nodes[static_cast<size_t>(unused.node)].max_layers() == 0) continue;

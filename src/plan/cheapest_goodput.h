@@ -14,10 +14,10 @@
 namespace millrace::plan {
 
 struct CheapestGoodputOptions {
-  uint64_t seed = 1;
   RankOptions first;  // with all machines
   RankOptions trial;  // with one machine less
-  // Whether a plan answers the rate, for example in the simulator. Empty: the estimate decides.
+  // Whether a plan answers the rate, for example in the simulator. A plan for which it returns an
+  // error does not. Empty: the estimate decides.
   std::function<Result<bool>(const Plan&)> keeps;
   std::function<bool()> stop;  // no more trials; may be empty
 };

@@ -58,6 +58,14 @@ TEST(CheapestGoodput, APlanThatDoesNotKeepTheRateGetsMoreMachines) {
   const auto found = CheapestGoodput(OneFastThreeSlow(), kPrices, 15, options);
   ASSERT_TRUE(found.ok()) << found.status().ToString();
   EXPECT_GE(found->plan.stages.size(), 2u);
+  // A plan that cannot be simulated is no answer, and others are tried.
+  options.keeps = [](const Plan& plan) -> Result<bool> {
+    if (plan.stages.size() < 2) return FailedPrecondition("no KV memory");
+    return true;
+  };
+  const auto other = CheapestGoodput(OneFastThreeSlow(), kPrices, 15, options);
+  ASSERT_TRUE(other.ok()) << other.status().ToString();
+  EXPECT_GE(other->plan.stages.size(), 2u);
   options.keeps = [](const Plan&) -> Result<bool> { return false; };
   EXPECT_FALSE(CheapestGoodput(OneFastThreeSlow(), kPrices, 15, options).ok());
 }
