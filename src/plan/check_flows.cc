@@ -22,15 +22,17 @@ bool HasPhases(const Plan& plan) {
   return AnyPhase(plan, EdgePhase::kPrefill) || AnyPhase(plan, EdgePhase::kDecode);
 }
 
-bool ServesPhase(const Plan& plan, StageRole role, EdgePhase phase) {
-  switch (phase) {
-    case EdgePhase::kPrefill: return Prefills(role);
-    case EdgePhase::kDecode: return Decodes(role);
-    // Without phases the edges do not depend on the roles.
-    case EdgePhase::kBoth: return role == StageRole::kBoth || !HasPhases(plan);
-    case EdgePhase::kHandOver: break;
+// By stage: whether it has edges of the phase. Without phases the edges do not depend on the roles,
+// and a stage may have none.
+std::vector<char> ServesPhase(const Plan& plan, EdgePhase phase) {
+  if (!HasPhases(plan)) return std::vector<char>(plan.stages.size(), phase == EdgePhase::kBoth);
+  std::vector<char> serves(plan.stages.size(), 0);
+  for (const PlanEdge& edge : plan.edges) {
+    if (edge.phase != phase) continue;
+    if (edge.from) serves[*edge.from] = 1;
+    if (edge.to) serves[*edge.to] = 1;
   }
-  return false;
+  return serves;
 }
 
 // By the whole node; a stage on some of its devices has that share of it.
@@ -92,12 +94,13 @@ double MaxFlowOfPhase(const FlowProblem& problem, const Plan& plan, EdgePhase ph
   std::vector<double> capacity(static_cast<size_t>(vertices) * vertices, 0);
   const int width = problem.num_nodes() + 1;
   const auto node = [&](int s) { return plan.stages[s].nodes.front(); };
+  const std::vector<char> serves = ServesPhase(plan, phase);
   const auto link = [&](int from, int to) {
     return from == to ? kTokenRateMax : problem.link_tokens_per_s[from * width + to];
   };
   for (int s = 0; s < stages; ++s) {
     const StagePlan& stage = plan.stages[s];
-    if (!ServesPhase(plan, stage.role, phase)) continue;
+    if (!serves[s]) continue;
     const int entry = 2 * s, exit = 2 * s + 1;
     capacity[entry * vertices + exit] = StageRateOf(problem, plan, stage, phase);
     if (stage.layers.begin == 0) capacity[source * vertices + entry] = link(width - 1, node(s));
@@ -105,7 +108,7 @@ double MaxFlowOfPhase(const FlowProblem& problem, const Plan& plan, EdgePhase ph
       capacity[exit * vertices + sink] = link(node(s), width - 1);
     }
     for (int t = 0; t < stages; ++t) {
-      if (t == s || !ServesPhase(plan, plan.stages[t].role, phase)) continue;
+      if (t == s || !serves[t]) continue;
       if (Adjoin(stage.layers, plan.stages[t].layers, plan.partial_inference)) {
         capacity[exit * vertices + 2 * t] = link(node(s), node(t));
       }
@@ -299,7 +302,7 @@ void PlanChecker::CheckValue() {
 
 double RecomputeFlow(const FlowProblem& problem, const Plan& plan, const CheckOptions& options) {
   double both = 0;
-  const bool roles = AnyPhase(plan, EdgePhase::kPrefill) || AnyPhase(plan, EdgePhase::kDecode);
+  const bool roles = HasPhases(plan);
   if (!roles || AnyPhase(plan, EdgePhase::kBoth)) {
     both = MaxFlowOfPhase(problem, plan, EdgePhase::kBoth);
   }

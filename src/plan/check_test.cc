@@ -162,6 +162,23 @@ TEST(Check, AcceptsASoundPlanWithRoles) {
   EXPECT_NEAR(RecomputeFlow(apart.problem, apart.plan, apart.options), 16, 1e-9);
 }
 
+// A stage that does both for other requests adds its own rate once, and none to the phases.
+TEST(Check, AStageOfBothRolesCountsInItsOwnFlowOnly) {
+  Apart apart;
+  const auto node = static_cast<int>(apart.problem.nodes.size());
+  apart.problem.nodes.push_back(
+      {"d", "g", "", {40, 30, 20, 10}, {400, 300, 200, 120}, {8, 6, 5, 4}});
+  apart.problem.link_tokens_per_s.assign(25, 100);
+  const auto stage = static_cast<int>(apart.plan.stages.size());
+  apart.plan.stages.push_back({.nodes = {node}, .layers = {0, 4}});
+  const std::optional<int> end;
+  apart.plan.edges.push_back({end, stage, 10, EdgePhase::kBoth});
+  apart.plan.edges.push_back({stage, end, 10, EdgePhase::kBoth});
+  apart.plan.tokens_per_s = apart.plan.tokens_per_s_bound = 26;
+  EXPECT_EQ(Joined(CheckPlan(apart.problem, apart.plan, apart.options)), "");
+  EXPECT_NEAR(RecomputeFlow(apart.problem, apart.plan, apart.options), 16 + 10, 1e-9);
+}
+
 TEST(Check, NamesEveryKindOfViolationOfRoles) {
   const auto scale = [](Plan& p, double by) {
     for (PlanEdge& edge : p.edges) edge.tokens_per_s *= by;
