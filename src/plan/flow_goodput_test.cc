@@ -2,32 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include "plan/testing_goodput.h"
+
 namespace millrace::plan {
 namespace {
-
-// Four alike nodes and eight layers; reading the weights dominates decode.
-GoodputProblem FourNodes() {
-  GoodputProblem problem;
-  problem.flow.cluster = "four";
-  problem.flow.model = "m";
-  problem.flow.num_layers = 8;
-  for (int i = 0; i < 4; ++i) {
-    problem.flow.nodes.push_back(
-        {"n" + std::to_string(i), "g", "", {4000, 2000, 1300, 900, 600, 500, 400, 300}});
-    problem.rates.push_back(
-        {.prefill_s_per_token = 1e-5, .decode_s_per_step = 2e-3, .decode_s_per_token = 1e-5});
-    problem.kv_token_layers.push_back(
-        {1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 1 << 20});
-  }
-  problem.flow.link_tokens_per_s.assign(25, 1e5);
-  problem.link_latency_s.assign(25, 1e-3);
-  return problem;
-}
 
 const Placement kChain = {{0, 2}, {2, 4}, {4, 6}, {6, 8}};
 
 TEST(FlowGoodput, LessKvLessGoodput) {
-  GoodputProblem problem = FourNodes();
+  GoodputProblem problem = FourAlikeNodes();
   const GoodputEstimate rich = EstimateGoodput(problem, kChain);
   EXPECT_EQ(rich.limit, "flow");
   EXPECT_NEAR(rich.requests_per_s * 995, 2000, 1e-6);
@@ -40,12 +23,12 @@ TEST(FlowGoodput, LessKvLessGoodput) {
 }
 
 TEST(FlowGoodput, LatencyAndTrunksCount) {
-  GoodputProblem problem = FourNodes();
+  GoodputProblem problem = FourAlikeNodes();
   const GoodputEstimate near = EstimateGoodput(problem, kChain);
   problem.link_latency_s.assign(25, 50e-3);
   const GoodputEstimate far = EstimateGoodput(problem, kChain);
   EXPECT_NEAR(far.tpot_s - near.tpot_s, 5 * 49e-3, 1e-9);
-  problem = FourNodes();
+  problem = FourAlikeNodes();
   problem.trunks = {{.tokens_per_s = 500, .links = {{0, 1}, {1, 2}}}};
   const GoodputEstimate shared = EstimateGoodput(problem, kChain);
   EXPECT_EQ(shared.limit, "trunk 0");
@@ -53,7 +36,7 @@ TEST(FlowGoodput, LatencyAndTrunksCount) {
 }
 
 TEST(FlowGoodput, LimitsOnLatencyAreKept) {
-  GoodputProblem problem = FourNodes();
+  GoodputProblem problem = FourAlikeNodes();
   const double at_full = EstimateGoodput(problem, kChain).tpot_s;
   problem.tpot_s = at_full * 0.98;
   const GoodputEstimate e = EstimateGoodput(problem, kChain);
@@ -62,7 +45,7 @@ TEST(FlowGoodput, LimitsOnLatencyAreKept) {
 }
 
 TEST(FlowGoodput, PartialStagesCostOnlyTheLayersRun) {
-  GoodputProblem problem = FourNodes();
+  GoodputProblem problem = FourAlikeNodes();
   const Placement overlapping = {{0, 4}, {0, 8}, {}, {}};
   const std::vector<FlowEdge> edges = {{std::nullopt, 0, 300}, {0, 1, 300}, {1, std::nullopt, 300}};
   const GoodputEstimate e = EstimateAlong(problem, overlapping, edges);
@@ -71,7 +54,7 @@ TEST(FlowGoodput, PartialStagesCostOnlyTheLayersRun) {
 }
 
 TEST(FlowGoodput, LimitsThatNothingKeepsAreAnError) {
-  GoodputProblem problem = FourNodes();
+  GoodputProblem problem = FourAlikeNodes();
   problem.tpot_s = 1e-6;
   const CandidateOptions options{.flow_iterations = 2'000, .goodput_iterations = 30};
   const auto candidates = RankByGoodput(problem, options);
@@ -80,7 +63,7 @@ TEST(FlowGoodput, LimitsThatNothingKeepsAreAnError) {
 }
 
 TEST(FlowGoodput, RefusesTablesOfAnotherCluster) {
-  GoodputProblem problem = FourNodes();
+  GoodputProblem problem = FourAlikeNodes();
   problem.rates.pop_back();
   EXPECT_FALSE(RankByGoodput(problem, {}).ok());
 }

@@ -4,29 +4,10 @@
 
 #include "plan/check.h"
 #include "plan/flow_problem.h"
-#include "plan/roles/role_problem.h"
+#include "plan/testing_goodput.h"
 
 namespace millrace::plan {
 namespace {
-
-// Four alike nodes and eight layers; reading the weights dominates decode.
-GoodputProblem PairsOfTwoKinds() {
-  GoodputProblem problem;
-  problem.flow.cluster = "four";
-  problem.flow.model = "m";
-  problem.flow.num_layers = 8;
-  for (int i = 0; i < 4; ++i) {
-    problem.flow.nodes.push_back(
-        {"n" + std::to_string(i), "g", "", {4000, 2000, 1300, 900, 600, 500, 400, 300}});
-    problem.rates.push_back(
-        {.prefill_s_per_token = 1e-5, .decode_s_per_step = 2e-3, .decode_s_per_token = 1e-5});
-    problem.kv_token_layers.push_back(std::vector<int64_t>(8, 1 << 20));
-  }
-  problem.flow.link_tokens_per_s.assign(25, 1e5);
-  problem.link_latency_s.assign(25, 1e-3);
-  AddPhaseRates(problem);
-  return problem;
-}
 
 RankOptions Short() {
   RankOptions options{.top = 6};
@@ -44,7 +25,7 @@ int CountRoles(const std::vector<PlanCandidate>& ranked) {
 }
 
 TEST(RankPlans, RanksByTheEvaluatorAndPlansAreSound) {
-  const GoodputProblem problem = PairsOfTwoKinds();
+  const GoodputProblem problem = FourAlikeNodes();
   const auto by_estimate = RankPlans(problem, Short(), nullptr);
   ASSERT_TRUE(by_estimate.ok());
   for (size_t i = 1; i < by_estimate->size(); ++i) {
@@ -81,7 +62,7 @@ class BusyClock : public Clock {
 };
 
 TEST(RankPlans, TheTimeLimitEndsEverySearchAndTheJudging) {
-  const GoodputProblem problem = PairsOfTwoKinds();
+  const GoodputProblem problem = FourAlikeNodes();
   const BusyClock clock;
   RankOptions options;
   options.colocated = {.flow_iterations = INT64_MAX / 16,
@@ -92,7 +73,7 @@ TEST(RankPlans, TheTimeLimitEndsEverySearchAndTheJudging) {
   options.time_limit_s = 2;
   std::vector<GoodputProgress> told;
   options.progress = [&](const GoodputProgress& progress) { told.push_back(progress); };
-  // Each scoring takes 0.4 s: at most three begin in what is left.
+  // Each scoring takes 0.4 s: at most four begin in what is left.
   int judged = 0;
   const auto slow = [&](const Plan& plan, const JudgeHints&) -> Result<double> {
     for (int i = 0; i < 400; ++i) clock.Now();
@@ -117,7 +98,7 @@ TEST(RankPlans, TheTimeLimitEndsEverySearchAndTheJudging) {
 
 // One node is faster alone than with slow ones behind slow links, so the others stay unused.
 TEST(RankPlans, NeverWorseThanTheBestSingleMachine) {
-  GoodputProblem problem = PairsOfTwoKinds();
+  GoodputProblem problem = FourAlikeNodes();
   problem.flow.link_tokens_per_s.assign(25, 400);
   problem.link_latency_s.assign(25, 2);
   for (int i = 0; i < 4; ++i) {  // requests reach every node, and answers return, as usual
@@ -157,7 +138,7 @@ TEST(RankPlans, PlansWithRolesCompeteWithEachOther) {
     if (hints.best_score >= score) return FailedPrecondition("not better");
     return score;
   };
-  const auto ranked = RankPlans(PairsOfTwoKinds(), Short(), stages);
+  const auto ranked = RankPlans(FourAlikeNodes(), Short(), stages);
   ASSERT_TRUE(ranked.ok());
   ASSERT_GE(ranked->size(), 2u);
   EXPECT_FALSE((*ranked)[0].roles);
