@@ -45,6 +45,14 @@ void AddChains(const FlowProblem& problem, const std::vector<int>& order, Placem
   }
 }
 
+void SortByRegionAndKind(const FlowProblem& problem, std::vector<int>& nodes) {
+  std::ranges::stable_sort(nodes, [&](int a, int b) {
+    const FlowNode& x = problem.nodes[a];
+    const FlowNode& y = problem.nodes[b];
+    return std::tie(x.region, x.kind) < std::tie(y.region, y.kind);
+  });
+}
+
 // Nodes that hold the whole model have a copy each; the others form chains, region by region.
 Placement CopiesAndChains(const FlowProblem& problem) {
   Placement placement(problem.num_nodes());
@@ -56,11 +64,7 @@ Placement CopiesAndChains(const FlowProblem& problem) {
       rest.push_back(i);
     }
   }
-  std::ranges::stable_sort(rest, [&](int a, int b) {
-    const FlowNode& x = problem.nodes[a];
-    const FlowNode& y = problem.nodes[b];
-    return std::tie(x.region, x.kind) < std::tie(y.region, y.kind);
-  });
+  SortByRegionAndKind(problem, rest);
   AddChains(problem, rest, placement);
   return placement;
 }
@@ -72,11 +76,7 @@ Placement Chains(const FlowProblem& problem) {
   for (int i = 0; i < problem.num_nodes(); ++i) {
     if (problem.nodes[i].max_layers() > 0) order.push_back(i);
   }
-  std::ranges::stable_sort(order, [&](int a, int b) {
-    const FlowNode& x = problem.nodes[a];
-    const FlowNode& y = problem.nodes[b];
-    return std::tie(x.region, x.kind) < std::tie(y.region, y.kind);
-  });
+  SortByRegionAndKind(problem, order);
   AddChains(problem, order, placement);
   return placement;
 }

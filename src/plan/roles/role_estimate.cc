@@ -168,16 +168,6 @@ double PoolMost(const PoolFlow& pool, double tokens) {
   return pool.tokens_per_s > kFlowMin ? pool.tokens_per_s / tokens : 0;
 }
 
-double BusiestPrefill(const RoleProblem& problem, const PoolFlow& pool, double rate) {
-  const GoodputProblem& p = *problem.goodput;
-  double busiest = 0;
-  for (const PoolFlow::Stage& s : pool.stages) {
-    busiest = std::max(
-        busiest, rate * s.share * s.layers * p.prompt_tokens * p.rates[s.node].prefill_s_per_token);
-  }
-  return busiest;
-}
-
 }  // namespace
 
 PoolFlow FlowOfPool(const FlowProblem& problem, const Placement& pool) {
@@ -243,8 +233,6 @@ RoleUnit EstimateUnit(const RoleProblem& problem, const Placement& prefill,
              kv_s / std::max(1.0, p.output_tokens - 1);
   e.residence_s = e.ttft_s + p.output_tokens * e.tpot_s;
   e.decode_tokens_per_s = e.requests_per_s * p.output_tokens;
-  unit.prefill_busy = BusiestPrefill(problem, unit.prefill, e.requests_per_s);
-  unit.decode_busy = e.requests_per_s / PoolMost(unit.decode, p.output_tokens);
   return unit;
 }
 

@@ -36,8 +36,7 @@ struct RoleUnit {
   PoolFlow prefill, decode;
   std::vector<HandOver> hand_overs;
   GoodputEstimate estimate;
-  double capacity_requests_per_s = 0;        // without latency limits
-  double prefill_busy = 0, decode_busy = 0;  // of the busiest stage, at the estimate's rate
+  double capacity_requests_per_s = 0;  // without latency limits
 };
 
 struct RoleEstimate {

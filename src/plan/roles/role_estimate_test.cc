@@ -32,7 +32,6 @@ TEST(RoleEstimate, PrefillOfMD1) {
   const RoleUnit unit = UnitOf(problem);
   EXPECT_EQ(unit.estimate.limit, "ttft");
   const double busy = unit.estimate.requests_per_s * prompt_s;
-  EXPECT_NEAR(unit.prefill_busy, busy, 1e-9);
   // Mean wait of M/D/1, plus the links' 800 tokens twice.
   EXPECT_NEAR(unit.estimate.ttft_s, prompt_s + busy * prompt_s / (2 * (1 - busy)) + 2 * 800 / 1e9,
               1e-9);
@@ -61,7 +60,7 @@ TEST(RoleEstimate, TheNetworkBoundsHandOvers) {
   EXPECT_EQ(UnitOf(trunk).estimate.limit, "trunk 0");
   GoodputProblem card = Two(1e9, 4);
   card.nic_tokens_per_s = {40'000, 0};
-  EXPECT_EQ(UnitOf(card).estimate.limit, "the card of n0");
+  EXPECT_EQ(UnitOf(card).estimate.limit, "the network card of n0");
 }
 
 TEST(RoleEstimate, KvTimeIsPartOfTpot) {
@@ -92,6 +91,7 @@ TEST(RoleEstimate, NodesOfBothRolesAddTheirRate) {
 
 // The bound holds for plans with and without roles.
 TEST(RoleEstimate, NothingExceedsTheBound) {
+  int carry = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     const GoodputProblem problem = RoleTestProblem(4, RandomTestNodes(seed, 4, 4), 1e9, 0);
     const RoleProblem roles = RolesOf(problem);
@@ -105,8 +105,10 @@ TEST(RoleEstimate, NothingExceedsTheBound) {
       placement.roles[i] = static_cast<StageRole>(rng.Between(0, 2));
     }
     const double requests = EstimateRoles(roles, placement).requests_per_s;
+    carry += requests > 0 ? 1 : 0;
     EXPECT_LE(requests * 900, RoleBound(problem) * (1 + 1e-9)) << seed;
   }
+  EXPECT_GE(carry, 20);  // most random placements do not cover the model
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ void RoleNetwork::FindMost() {
   for (size_t i = 0; i < p.nic_tokens_per_s.size(); ++i) {
     if (p.nic_tokens_per_s[i] <= 0) continue;
     Bound(p.nic_tokens_per_s[i], std::max(out[i], in[i]),
-          [&] { return OfNode("the card of", problem_, static_cast<int>(i)); });
+          [&] { return OfNode("the network card of", problem_, static_cast<int>(i)); });
   }
   for (size_t t = 0; t < p.trunks.size(); ++t) {
     double tokens = 0;

@@ -193,7 +193,9 @@ TEST(RoleSearch, DividesByWhatNodesAreGoodAt) {
   goodput.kv_reach = {1, 0, 1, 0, 0, 1, 0, 1, 1, 0, 1, 0, 0, 1, 0, 1};
   const RoleProblem groups = RolesOf(goodput);
   EXPECT_EQ(groups.num_domains, 2);
-  for (const RoleCandidate& c : SearchRoles(groups, {})) {
+  const auto grouped = SearchRoles(groups, {});
+  ASSERT_FALSE(grouped.empty());
+  for (const RoleCandidate& c : grouped) {
     const Plan plan = MakeRolePlan(groups, c.placement, c.estimate, RoleBound(goodput));
     CheckOptions check{.prompt_tokens = 800, .output_tokens = 100};
     check.kv_affinity = {{0, 2}, {1, 3}};
