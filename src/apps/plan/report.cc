@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "plan/io/plan_yaml.h"
+#include "sim/cluster/cluster_sim.h"
 
 namespace millrace::apps {
 namespace {
@@ -80,18 +81,21 @@ std::string PlanText(const Plan& plan, const ClusterSpec& cluster, int columns) 
   return out;
 }
 
+double PricePerHour(const Plan& plan, const ClusterSpec& cluster) {
+  double price = 0;
+  for (const NodeIndex node : sim::UsedNodes(plan)) {
+    price += cluster.nodes[static_cast<size_t>(node)].price_usd_per_hour;
+  }
+  return price;
+}
+
 std::string PlanSummary(const plan::PlanOutcome& outcome, const ClusterSpec& cluster,
                         const std::string& rates_from) {
   const Plan& plan = outcome.plan;
-  double price = 0;
-  for (const StagePlan& stage : plan.stages) {
-    for (NodeIndex node : stage.nodes) {
-      price += cluster.nodes[static_cast<size_t>(node)].price_usd_per_hour;
-    }
-  }
+  const double price = PricePerHour(plan, cluster);
   std::string out = fmt::format("{} on {}: {} layers, {} of {} nodes used\n",
                                 Printable(plan.model, 80), Printable(plan.cluster, 80),
-                                plan.num_layers, plan.stages.size(), cluster.nodes.size());
+                                plan.num_layers, sim::UsedNodes(plan).size(), cluster.nodes.size());
   out += fmt::format("  flow   {:>12.3f} tokens/s, prompt and output together, found by {}\n",
                      plan.tokens_per_s, outcome.method);
   out += fmt::format("  bound  {:>12.3f} tokens/s, {}\n", plan.tokens_per_s_bound,

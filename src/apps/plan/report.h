@@ -23,6 +23,9 @@ std::string PlanSvg(const Plan& plan, const ClusterSpec& cluster);
 std::string PlanSummary(const plan::PlanOutcome& outcome, const ClusterSpec& cluster,
                         const std::string& rates_from);
 
+// Of the nodes that the plan uses.
+double PricePerHour(const Plan& plan, const ClusterSpec& cluster);
+
 Json PlanJson(const plan::PlanOutcome& outcome, const ClusterSpec& cluster);
 
 // Tokens per second through each stage of the plan.

@@ -12,8 +12,9 @@
 
 namespace millrace::apps {
 
-// At most a few, best first. Empty if the nodes or their links differ, if there is no limit, or if
-// no unit keeps the limits. A function of its arguments. REQUIRES: inputs.goodput.
+// At most a few, best first. Empty if the nodes differ, if two of them have no link or links share
+// trunks, if there is no limit, or if no unit keeps the limits. All links count as the slowest. A
+// function of its arguments. REQUIRES: inputs.goodput.
 std::vector<plan::PlanCandidate> DistServePlans(const PlanInputs& inputs,
                                                 const LatencyLimits& limits);
 

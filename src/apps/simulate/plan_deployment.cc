@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "apps/plan/inputs.h"
+#include "apps/plan/report.h"
 #include "apps/simulate/deployment.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -80,14 +81,6 @@ Status AddStage(const StagePlan& stage, const NodeCosts& costs, const Deployment
   out.plan->machines.push_back(std::make_unique<sim::LayeredMachine>(std::move(machine)));
   out.plan->options.machines.push_back(out.plan->machines.back().get());
   return OkStatus();
-}
-
-double PricePerHour(const Plan& plan, const ClusterSpec& cluster) {
-  double price = 0;
-  for (const NodeIndex node : sim::UsedNodes(plan)) {
-    price += cluster.nodes[static_cast<size_t>(node)].price_usd_per_hour;
-  }
-  return price;
 }
 
 // The machines of the trace are assigned to the plan's nodes in order.
