@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "plan/placement_flow.h"
 #include "plan/planner.h"
+#include "sim/cluster/cluster_sim.h"
 
 namespace millrace::apps {
 namespace {
@@ -58,8 +59,14 @@ Result<std::vector<Explanation::OneMore>> TryOneMore(const PlanInputs& inputs,
 
 }  // namespace
 
+Status SeveralStagesPerNode() {
+  return InvalidArgument(
+      "a node of the plan has several stages; only plans with one stage per node can be explained");
+}
+
 Result<Explanation> ExplainPlan(const PlanInputs& inputs, const Plan& plan,
                                 const ExplainOptions& options) {
+  if (sim::UsedNodes(plan).size() != plan.stages.size()) return SeveralStagesPerNode();
   const plan::FlowProblem problem =
       WithTrunksFull(inputs.problem, inputs.cluster, plan, inputs.token_bytes);
   const plan::Placement placement = PlacementOf(problem, plan);

@@ -9,6 +9,7 @@
 #include "apps/plan/inputs.h"
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/status.h"
 #include "core/plan.h"
 
 namespace millrace::apps {
@@ -40,9 +41,12 @@ struct Explanation {
   std::vector<OneMore> one_more;
 };
 
-// REQUIRES: a plan that CheckPlan accepts.
+// REQUIRES: a plan that CheckPlan accepts. kInvalidArgument: a node of the plan has several stages.
 Result<Explanation> ExplainPlan(const PlanInputs& inputs, const Plan& plan,
                                 const ExplainOptions& options);
+
+// What ExplainPlan and ExplainRoles answer where a node has several stages.
+Status SeveralStagesPerNode();
 
 std::string ExplanationText(const Explanation& explanation, const Plan& plan);
 Json ExplanationJson(const Explanation& explanation);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "apps/plan/explain.h"
 #include "apps/plan/one_more.h"
 #include "base/log.h"
 #include "plan/io/plan_yaml.h"
@@ -44,11 +45,17 @@ void AddUse(const plan::RoleProblem& problem, const plan::PoolFlow& pool, StageR
   }
 }
 
-void AddRole(const plan::RoleProblem& problem, const plan::RolePlacement& placement, StageRole role,
-             RoleExplanation& out) {
+void AddRole(const plan::RoleProblem& problem, const plan::RolePlacement& placement,
+             const plan::RoleEstimate& estimate, StageRole role, RoleExplanation& out) {
   RoleExplanation::Role found{.role = role, .nodes = CountNodes(placement, role)};
   if (found.nodes == 0) return;
-  for (int domain = 0; domain < problem.num_domains; ++domain) {
+  if (role == StageRole::kBoth) {
+    // Their requests pass no other role.
+    for (const plan::RoleUnit& unit : estimate.units) {
+      if (unit.prefill.stages.empty()) found.requests_per_s += unit.estimate.requests_per_s;
+    }
+  }
+  for (int domain = 0; role != StageRole::kBoth && domain < problem.num_domains; ++domain) {
     const plan::Placement pool = PoolOf(problem, placement, role, domain);
     found.requests_per_s +=
         role == StageRole::kPrefill ? PrefillAlone(problem, pool) : DecodeAlone(problem, pool);
@@ -71,7 +78,7 @@ RoleExplanation::OneMore TryKind(const plan::GoodputProblem& larger, const std::
     best.role = candidate.roles.back();
   };
   // The plan as it is, with a copy of each stage that the new node can hold.
-  for (const StageRole role : {StageRole::kPrefill, StageRole::kDecode}) {
+  for (const StageRole role : {StageRole::kPrefill, StageRole::kDecode, StageRole::kBoth}) {
     std::set<LayerRange> ranges(placement.layers.begin(), placement.layers.end());
     for (const LayerRange& layers : ranges) {
       if (layers.size() == 0 || layers.size() > larger.flow.nodes.back().max_layers()) continue;
@@ -96,16 +103,10 @@ RoleExplanation::OneMore TryKind(const plan::GoodputProblem& larger, const std::
 
 Result<RoleExplanation> ExplainRoles(const PlanInputs& inputs, const Plan& plan,
                                      const RoleExplainOptions& options) {
-  plan::GoodputProblem goodput = *inputs.goodput;
-  goodput.ttft_s = inputs.limits.ttft_s;
-  goodput.tpot_s = inputs.limits.tpot_s;
+  const plan::GoodputProblem goodput = WithLimits(*inputs.goodput, inputs.limits);
   const plan::RoleProblem problem = RolesOf(goodput);
   const auto placement = PlacementOf(problem, plan);
-  if (!placement) {
-    return InvalidArgument(
-        "a node of the plan has several stages; only plans with one stage per "
-        "node can be explained");
-  }
+  if (!placement) return SeveralStagesPerNode();
   const plan::RoleEstimate estimate = EstimateRoles(problem, *placement);
   RoleExplanation out;
   out.requests_per_s = estimate.requests_per_s;
@@ -117,11 +118,12 @@ Result<RoleExplanation> ExplainRoles(const PlanInputs& inputs, const Plan& plan,
     AddUse(problem, unit.decode, apart ? StageRole::kDecode : StageRole::kBoth, rate, out.nodes);
   }
   std::ranges::stable_sort(out.nodes, std::ranges::greater(), &RoleExplanation::NodeUse::busy);
-  AddRole(problem, *placement, StageRole::kPrefill, out);
-  AddRole(problem, *placement, StageRole::kDecode, out);
+  AddRole(problem, *placement, estimate, StageRole::kPrefill, out);
+  AddRole(problem, *placement, estimate, StageRole::kDecode, out);
   const auto least =
       std::ranges::min_element(out.roles, {}, &RoleExplanation::Role::requests_per_s);
   if (least != out.roles.end()) least->bottleneck = true;
+  AddRole(problem, *placement, estimate, StageRole::kBoth, out);
   std::set<std::string> seen;
   for (int node = 0; node < goodput.flow.num_nodes(); ++node) {
     const std::string kind = NodeLabel(goodput.flow, node);
@@ -142,8 +144,7 @@ std::string RoleExplanationText(const RoleExplanation& explanation, const Plan& 
                   explanation.requests_per_s, Printable(explanation.limit));
   for (const RoleExplanation::Role& role : explanation.roles) {
     out += fmt::format(
-        "{:<8} {} nodes keep up {:.3g} requests/s alone; the busiest is {:.0f} % "
-        "busy{}\n",
+        "{:<8} on {} of the nodes: {:.3g} requests/s alone; the busiest is {:.0f} % busy{}\n",
         plan::RoleName(role.role), role.nodes, role.requests_per_s, 100 * role.busiest,
         role.bottleneck ? "  (bottleneck)" : "");
   }

@@ -146,6 +146,12 @@ Status ValidatePlanInputs(const PlanInputFlags& flags) {
   return OkStatus();
 }
 
+plan::GoodputProblem WithLimits(plan::GoodputProblem problem, const LatencyLimits& limits) {
+  problem.ttft_s = limits.ttft_s;
+  problem.tpot_s = limits.tpot_s;
+  return problem;
+}
+
 Result<ClusterSpec> LoadCluster(const PlanInputFlags& flags) {
   if (!flags.live.empty()) return plan::ParseClusterYaml(flags.live_text, flags.live);
   if (!flags.cluster.empty()) {

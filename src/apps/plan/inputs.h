@@ -56,6 +56,9 @@ void AddPartialOption(Command& command, PlanInputFlags* flags);
 Status ValidatePlanInputs(const PlanInputFlags& flags);
 Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags);
 
+// The problem with limits on the latency; the estimates compare them with means.
+plan::GoodputProblem WithLimits(plan::GoodputProblem problem, const LatencyLimits& limits);
+
 // Only the cluster of --cluster or --import-helix.
 Result<ClusterSpec> LoadCluster(const PlanInputFlags& flags);
 

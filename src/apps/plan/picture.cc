@@ -8,6 +8,7 @@
 
 #include "apps/plan/report.h"
 #include "plan/io/plan_yaml.h"
+#include "plan/rank_plans.h"
 
 namespace millrace::apps {
 namespace {
@@ -45,8 +46,7 @@ class Drawing {
     for (const PlanEdge& edge : plan.edges) {
       if (!edge.from) entering_[edge.phase] += edge.tokens_per_s;
     }
-    roles_ = std::any_of(plan.stages.begin(), plan.stages.end(),
-                         [](const StagePlan& stage) { return stage.role != StageRole::kBoth; });
+    roles_ = plan::HasRoles(plan);
     for (size_t i = 0; i < order_.size(); ++i) row_[order_[i]] = i;
     for (const StagePlan& stage : plan.stages) {
       colours_.emplace(Device(stage), kColours[colours_.size() % std::size(kColours)]);
