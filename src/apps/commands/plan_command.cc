@@ -120,7 +120,8 @@ Result<Found> FindByGoodput(const PlannerFlags& flags, const PlanInputs& inputs,
       return (clock.Now() - begin).seconds() >= flags.time_limit_s;
     });
   }
-  options.others = DistServePlans(inputs, options.limits);
+  // Their nodes have several stages, which would be lost together.
+  if (!options.survive) options.others = DistServePlans(inputs, options.limits);
   MR_ASSIGN_OR_RETURN(GoodputAnswer answer, SearchGoodput(inputs, options));
   return Found{.outcome = OutcomeOf(answer), .goodput = std::move(answer)};
 }
@@ -160,8 +161,10 @@ Result<Found> Search(const PlannerFlags& flags, const PlanInputs& inputs,
   }
   std::vector<double> prices;
   for (const NodeSpec& node : inputs.cluster.nodes) prices.push_back(node.price_usd_per_hour);
-  if (inputs.goodput && inputs.limits.any()) {
-    return FindCheapest(flags, inputs, *options.clock, prices, line);
+  if (inputs.limits.any()) return FindCheapest(flags, inputs, *options.clock, prices, line);
+  if (flags.given.contains("simulate")) {
+    return InvalidArgument(
+        "--simulate and --no-simulate need limits with --objective cost: give --slo");
   }
   return AsFound(plan::CheapestPlan(
       inputs.problem, prices, *inputs.requests_per_s * inputs.request_tokens, options, planner));
@@ -258,7 +261,8 @@ std::unique_ptr<Command> MakePlanCommand() {
   command
       ->Add(
           kSearch, FlagOption("simulate", &flags->simulate),
-          "For --objective goodput: rank the ten candidates with the best estimates by simulation")
+          "For --objective goodput: rank the ten candidates with the best estimates by simulation. "
+          "For --objective cost with limits: confirm by simulation that the rate is answered")
       .negatable = true;
   command->Add(kSearch, IntOption("survive", "N", &flags->survive, 0, 1),
                "With 1, for --objective goodput: the best goodput after the loss of any one node; "

@@ -11,6 +11,7 @@
 #include "plan/cheapest_goodput.h"
 #include "plan/roles/after_loss.h"
 #include "plan/roles/role_problem.h"
+#include "sim/cluster/cluster_sim.h"
 
 namespace millrace::apps {
 namespace {
@@ -61,11 +62,11 @@ plan::Evaluator AfterWorstLosses(plan::Evaluator judge, const plan::RoleProblem&
 }
 
 // "2 x h100-80gb"
-std::string NodesWithRole(const Plan& plan, const ClusterSpec& cluster, StageRole role) {
+std::string NodesWithRole(Plan plan, const ClusterSpec& cluster, StageRole role) {
+  std::erase_if(plan.stages, [role](const StagePlan& stage) { return stage.role != role; });
   std::map<std::string, int> kinds;
-  for (const StagePlan& stage : plan.stages) {
-    if (stage.role != role) continue;
-    const NodeSpec& node = cluster.nodes[static_cast<size_t>(stage.nodes.front())];
+  for (const NodeIndex index : sim::UsedNodes(plan)) {
+    const NodeSpec& node = cluster.nodes[static_cast<size_t>(index)];
     ++kinds[node.device_count == 1 ? node.device
                                    : fmt::format("{}x{}", node.device, node.device_count)];
   }
@@ -85,11 +86,14 @@ std::string RolesText(const Plan& plan, const ClusterSpec& cluster) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
+// The trials of DistServe's search say no latency.
 std::string EstimateLine(const plan::GoodputEstimate& estimate) {
-  return fmt::format(
-      "\nestimate: {:.3g} req/s with a mean TTFT of {:.3g} s and TPOT of {:.3g} ms, "
-      "bound by {}\n",
-      estimate.requests_per_s, estimate.ttft_s, 1e3 * estimate.tpot_s, Printable(estimate.limit));
+  const std::string latency =
+      estimate.tpot_s > 0 ? fmt::format(" with a mean TTFT of {:.3g} s and TPOT of {:.3g} ms",
+                                        estimate.ttft_s, 1e3 * estimate.tpot_s)
+                          : "";
+  return fmt::format("\nestimate: {:.3g} req/s{}, bound by {}\n", estimate.requests_per_s, latency,
+                     Printable(estimate.limit));
 }
 
 double RateOf(const plan::PlanCandidate& c) { return c.score.value_or(c.estimate.requests_per_s); }
@@ -130,9 +134,7 @@ const plan::PlanCandidate* GoodputAnswer::Best(bool roles) const {
 }
 
 Result<GoodputAnswer> SearchGoodput(const PlanInputs& inputs, const GoodputSearchOptions& options) {
-  plan::GoodputProblem problem = *inputs.goodput;
-  problem.ttft_s = options.limits.ttft_s;
-  problem.tpot_s = options.limits.tpot_s;
+  plan::GoodputProblem problem = WithLimits(*inputs.goodput, options.limits);
   const Time begin = options.clock->Now();
   plan::RankOptions rank = plan::OptionsFor(problem.flow.num_nodes());
   rank.seed = options.seed;
@@ -143,10 +145,7 @@ Result<GoodputAnswer> SearchGoodput(const PlanInputs& inputs, const GoodputSearc
   rank.colocated.route = [&](const plan::Placement& placement) {
     return FlowWithinTrunks(problem.flow, inputs.cluster, inputs.token_bytes, placement);
   };
-  if (options.survive) {
-    problem.losable = LosableNodes(inputs.cluster);
-    rank.others.clear();  // several stages of a node would be lost together
-  }
+  if (options.survive) problem.losable = LosableNodes(inputs.cluster);
   const plan::RoleProblem roles = RolesOf(problem);
   GoodputAnswer answer;
   auto ranked = RankPlans(
@@ -169,9 +168,7 @@ Result<GoodputAnswer> SearchGoodput(const PlanInputs& inputs, const GoodputSearc
 Result<GoodputAnswer> SearchCheapest(const PlanInputs& inputs, const GoodputSearchOptions& options,
                                      const std::vector<double>& usd_per_hour, double requests_per_s,
                                      std::function<Result<bool>(const Plan&)> keeps) {
-  plan::GoodputProblem problem = *inputs.goodput;
-  problem.ttft_s = options.limits.ttft_s;
-  problem.tpot_s = options.limits.tpot_s;
+  const plan::GoodputProblem problem = WithLimits(*inputs.goodput, options.limits);
   const Time begin = options.clock->Now();
   plan::CheapestGoodputOptions cheapest = plan::DefaultCheapestOptions();
   cheapest.first = plan::OptionsFor(problem.flow.num_nodes());
@@ -179,6 +176,10 @@ Result<GoodputAnswer> SearchCheapest(const PlanInputs& inputs, const GoodputSear
   cheapest.first.clock = options.clock;
   cheapest.first.time_limit_s = kCheapestFirst * options.time_limit_s;
   cheapest.first.progress = options.progress;
+  cheapest.first.colocated.route =
+      cheapest.trial.colocated.route = [&](const plan::Placement& placement) {
+        return FlowWithinTrunks(problem.flow, inputs.cluster, inputs.token_bytes, placement);
+      };
   cheapest.stop = [&] { return (options.clock->Now() - begin).seconds() >= options.time_limit_s; };
   const bool simulated = static_cast<bool>(keeps);
   cheapest.keeps = std::move(keeps);
@@ -203,9 +204,7 @@ plan::PlanOutcome OutcomeOf(const GoodputAnswer& answer) {
 }
 
 std::string EstimateText(const PlanInputs& inputs, const plan::PlanOutcome& outcome) {
-  plan::GoodputProblem problem = *inputs.goodput;
-  problem.ttft_s = inputs.limits.ttft_s;
-  problem.tpot_s = inputs.limits.tpot_s;
+  const plan::GoodputProblem problem = WithLimits(*inputs.goodput, inputs.limits);
   return EstimateLine(EstimateAlong(problem, outcome.placement, outcome.flow.edges));
 }
 

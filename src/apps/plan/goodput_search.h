@@ -22,8 +22,9 @@ struct GoodputSearchOptions {
   double time_limit_s = 10;
   bool survive = false;  // the goodput after the loss of any one node: a spot node if there are any
   std::function<void(const plan::GoodputProgress&)> progress;
-  plan::Evaluator judge;                    // empty: the estimates decide
-  std::vector<plan::PlanCandidate> others;  // candidates of other searches
+  plan::Evaluator judge;  // empty: the estimates decide
+  // Candidates of other searches. With `survive`, those with one stage per node only.
+  std::vector<plan::PlanCandidate> others;
 };
 
 struct GoodputAnswer {

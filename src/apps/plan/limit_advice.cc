@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/log.h"
+#include "apps/plan/one_more.h"
 #include "cost/device_catalog.h"
 #include "plan/cheapest_goodput.h"
 
@@ -58,32 +58,19 @@ std::string BindingLimit(const plan::GoodputProblem& problem) {
 
 // The cluster with one more machine of `device`, linked like the first one.
 ClusterSpec WithDevice(const ClusterSpec& cluster, const cost::DeviceSpec& device) {
-  ClusterSpec out = cluster;
-  const int n = cluster.coordinator();
-  NodeSpec node = cluster.nodes.front();
+  ClusterSpec out = WithOneMore(cluster, 0);
+  const int added = cluster.coordinator();
+  NodeSpec& node = out.nodes.back();
   node.name = "one more";
   node.device = std::string(device.name);
   node.device_count = 1;
   node.memory_bytes = device.memory_bytes;
   node.price_usd_per_hour = device.price_usd_per_hour;
-  out.nodes.push_back(std::move(node));
-  const auto moved = [n](int end) { return end == n ? n + 1 : end; };
-  for (LinkSpec& link : out.links) {
-    link.from = moved(link.from);
-    link.to = moved(link.to);
-  }
   double fastest = 0;
-  for (const LinkSpec& link : cluster.links) {
-    fastest = std::max(fastest, link.bytes_per_s);
-    if (link.from != 0 && link.to != 0) continue;
-    LinkSpec copy = link;
-    copy.from = link.from == 0 ? n : moved(link.from);
-    copy.to = link.to == 0 ? n : moved(link.to);
-    out.links.push_back(copy);
-  }
+  for (const LinkSpec& link : cluster.links) fastest = std::max(fastest, link.bytes_per_s);
   if (fastest <= 0) return out;
-  out.links.push_back({.from = 0, .to = n, .bytes_per_s = fastest});
-  out.links.push_back({.from = n, .to = 0, .bytes_per_s = fastest});
+  out.links.push_back({.from = 0, .to = added, .bytes_per_s = fastest});
+  out.links.push_back({.from = added, .to = 0, .bytes_per_s = fastest});
   return out;
 }
 
@@ -98,10 +85,13 @@ std::string WhatToBuy(const PlanInputs& inputs, const plan::GoodputProblem& prob
     if (!larger.ok()) continue;
     larger->ttft_s = problem.ttft_s;
     larger->tpot_s = problem.tpot_s;
+    larger->losable = problem.losable;
+    const int added = problem.flow.num_nodes();
+    if (std::ssize(problem.losable) == added) larger->losable.push_back(added);  // all may be lost
     if (QuickGoodput(*larger) >= kLeastRate) best = device;
   }
   if (!best) return "; no device of the catalogue, added once, would keep them";
-  return fmt::format("; one more machine with an {} ({:g} USD/h) would keep them", best->name,
+  return fmt::format("; one more {} ({:g} USD/h) would keep them", best->name,
                      best->price_usd_per_hour);
 }
 
@@ -111,16 +101,19 @@ Status NoPlanMeetsLimits(const PlanInputs& inputs, const plan::GoodputProblem& p
                          const plan::CandidateOptions& search) {
   plan::GoodputProblem unlimited = problem;
   unlimited.ttft_s = unlimited.tpot_s = std::nullopt;
+  unlimited.losable.clear();
   MR_ASSIGN_OR_RETURN(const auto free, RankByGoodput(unlimited, search));
   std::optional<plan::GoodputEstimate> fastest;
   for (const plan::Candidate& candidate : free) {
     const auto idle = AlmostIdleEstimate(unlimited, candidate);
     if (!fastest || idle.tpot_s < fastest->tpot_s) fastest = idle;
   }
-  return FailedPrecondition(fmt::format(
-      "no placement found meets the limits; the fastest found has a TTFT of {:.3g} s and a TPOT of "
-      "{:.3g} ms when almost idle{}{}",
-      fastest->ttft_s, 1e3 * fastest->tpot_s, BindingLimit(problem), WhatToBuy(inputs, problem)));
+  return FailedPrecondition(
+      fmt::format("no placement found meets the limits{}; the fastest found has a TTFT of {:.3g} s "
+                  "and a TPOT of "
+                  "{:.3g} ms when almost idle{}{}",
+                  problem.losable.empty() ? "" : " after the loss of a node", fastest->ttft_s,
+                  1e3 * fastest->tpot_s, BindingLimit(problem), WhatToBuy(inputs, problem)));
 }
 
 }  // namespace millrace::apps
