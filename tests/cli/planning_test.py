@@ -48,6 +48,13 @@ def rate_of(summary, word):
     return float(found.group(1))
 
 
+def compare_rates(promised, printed):
+    """The rates that the page quotes are those that its command prints."""
+    for word, rate in re.findall(r"^(estimate|simulated): ([\d.]+) req/s", promised, re.MULTILINE):
+        got = rate_of(printed, word)
+        assert abs(got / float(rate) - 1) < FLOW_TOLERANCE, (word, rate, got)
+
+
 def check_judged_goodput(program, folder):
     """The simulator's choice is at least as good, in the simulator, as the estimate's."""
     command = "millrace plan --cluster cluster.yaml --model llama-70b --objective goodput --slo ttft=2s tpot=300ms"
@@ -148,6 +155,7 @@ def main():
                 if promised is not None:
                     got = flow_of(printed)
                     assert abs(got / promised - 1) < FLOW_TOLERANCE, (promised, got)
+                compare_rates(body, printed)
                 for heading in re.findall(r"^[A-Z][^:\n]*?(?=[,:])", body, re.MULTILINE):
                     assert heading in printed, f"the page shows '{heading}': {printed}"
         assert "<svg" in pathlib.Path(folder, "plan.svg").read_text()
