@@ -45,12 +45,12 @@ void LinkProber::Probe(const ProbeLink& probe, std::function<void(const LinkProb
 LinkProbed LinkProber::Measure(const ProbeLink& probe) {
   LinkProbed result{.probe = probe.probe};
   const net::PeerAddress from = DataAddress(probe.from);
+  const Time end = clock_.Now() + limit_;
   const auto pull = [&](size_t bytes) {
-    auto seconds = PullSeconds(from, bytes);
+    auto seconds = PullSeconds(from, bytes, end);
     if (seconds.ok()) result.bytes += static_cast<int64_t>(bytes);
     return seconds;
   };
-  const Time began = clock_.Now();
   double round_trip_s = 0;
   for (int i = 0; i < kPings; ++i) {
     const auto seconds = pull(kPingBytes);
@@ -70,13 +70,12 @@ LinkProbed LinkProber::Measure(const ProbeLink& probe) {
     // Without the time that a few bytes take, where that is the smaller part.
     const double moving_s = *seconds > 2 * round_trip_s ? *seconds - round_trip_s : *seconds / 2;
     result.bytes_per_s = static_cast<double>(bytes) / moving_s;
-    const bool enough = *seconds >= kProbeLongEnough.seconds() || bytes == kProbeBytesMax;
-    if (enough || clock_.Now() - began >= kProbeLimit) return result;
+    if (*seconds >= kProbeLongEnough.seconds() || bytes == kProbeBytesMax) return result;
   }
 }
 
 // A plane that is stopped meanwhile does not call back; what it may still write to lives on.
-Result<double> LinkProber::PullSeconds(const net::PeerAddress& from, size_t bytes) {
+Result<double> LinkProber::PullSeconds(const net::PeerAddress& from, size_t bytes, Time end) {
   struct Pulled {
     std::vector<std::byte> buffer;
     Mutex mutex;
@@ -86,8 +85,8 @@ Result<double> LinkProber::PullSeconds(const net::PeerAddress& from, size_t byte
   const auto pulled = std::make_shared<Pulled>();
   pulled->buffer.resize(bytes);
   const Time began = clock_.Now();
-  plane_.Pull(from, Encode(ProbeRequest{static_cast<uint32_t>(bytes)}), pulled->buffer,
-              kProbePullLimit, [pulled](Status status, uint64_t got) {
+  plane_.Pull(from, Encode(ProbeRequest{static_cast<uint32_t>(bytes)}), pulled->buffer, end - began,
+              [pulled](Status status, uint64_t got) {
                 MutexLock lock(pulled->mutex);
                 pulled->outcome.emplace(std::move(status), got);
                 pulled->ended.notify_all();

@@ -1,7 +1,7 @@
 // LinkProber: measures the link from another worker to this one over the data plane, and serves the
 // other side of such a probe. A probe pulls a few bytes several times for the latency, then more
 // and more bytes until a pull takes kProbeLongEnough. It transfers at most kProbeBytesTotalMax
-// bytes and ends within kProbeLimit and one more pull.
+// bytes and ends within kProbeLimit.
 //
 // Owned by the worker process. Any thread may call it; probes run on a thread of its own. The data
 // plane may be stopped before the prober is destroyed; it is destroyed after it.
@@ -23,11 +23,11 @@ namespace millrace::cluster {
 inline constexpr size_t kProbeBytesTotalMax = size_t{14} << 20;
 inline constexpr Duration kProbeLongEnough = Duration::Millis(100);
 inline constexpr Duration kProbeLimit = Duration::Seconds(10);
-inline constexpr Duration kProbePullLimit = Duration::Seconds(10);
 
 class LinkProber {
  public:
-  LinkProber(net::DataPlane& plane, const Clock& clock) : plane_(plane), clock_(clock) {}
+  LinkProber(net::DataPlane& plane, const Clock& clock, Duration limit = kProbeLimit)
+      : plane_(plane), clock_(clock), limit_(limit) {}
   ~LinkProber() { stopping_ = true; }
 
   // Calls `done` on the prober's thread. While a probe is in progress another one is dropped,
@@ -37,11 +37,12 @@ class LinkProber {
 
  private:
   LinkProbed Measure(const ProbeLink& probe);
-  // How long the pull of `bytes` bytes took.
-  Result<double> PullSeconds(const net::PeerAddress& from, size_t bytes);
+  // How long the pull of `bytes` bytes took; it may last until `end`.
+  Result<double> PullSeconds(const net::PeerAddress& from, size_t bytes, Time end);
 
   net::DataPlane& plane_;
   const Clock& clock_;
+  const Duration limit_;
   std::atomic<bool> busy_ = false, stopping_ = false;
   Mailbox thread_;  // last: its work uses the other members
 };

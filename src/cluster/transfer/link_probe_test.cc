@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <future>
 #include <memory>
+#include <thread>
 #include <utility>
 
 namespace millrace::cluster {
@@ -34,12 +36,12 @@ WorkerAddress AddressOf(const net::DataPlane& plane) {
 
 class LinkProbeTest : public ::testing::Test {
  protected:
-  LinkProbed Measure(const WorkerAddress& from) {
+  static LinkProbed Measure(LinkProber& prober, const WorkerAddress& from) {
     std::promise<LinkProbed> measured;
-    prober_.Probe({ProbeId(7), from},
-                  [&](const LinkProbed& result) { measured.set_value(result); });
+    prober.Probe({ProbeId(7), from}, [&](const LinkProbed& result) { measured.set_value(result); });
     return measured.get_future().get();
   }
+  LinkProbed Measure(const WorkerAddress& from) { return Measure(prober_, from); }
 
   SteadyClock clock_;
   const std::unique_ptr<net::DataPlane> here_ = PlaneFor({});
@@ -78,20 +80,39 @@ TEST_F(LinkProbeTest, ARefusalAndAShortAnswerAreErrors) {
   EXPECT_EQ(result.bytes_per_s, 0);
 }
 
+// Each pull is within the limit, all of them together are not.
+TEST_F(LinkProbeTest, EndsAtItsLimit) {
+  const auto slow = PlaneFor([](auto&&...) -> Result<net::PullSource> {
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+    return LinkProber::Serve(ProbeRequest{64});
+  });
+  LinkProber prober(*here_, clock_, Duration::Millis(200));
+  const Time began = clock_.Now();
+  const LinkProbed result = Measure(prober, AddressOf(*slow));
+  EXPECT_EQ(result.status.code(), StatusCode::kDeadlineExceeded) << result.status.ToString();
+  EXPECT_GE(clock_.Now() - began, Duration::Millis(200));
+  EXPECT_LT(result.bytes, 4 * 64);
+}
+
+// Counts how often it was asked.
+class CountingClock : public SteadyClock {
+ public:
+  Time Now() const override {
+    ++calls;
+    return SteadyClock::Now();
+  }
+  mutable std::atomic<int> calls = 0;
+};
+
 // Its callback never comes.
 TEST(LinkProber, EndsAfterItsPlaneHasStopped) {
-  const SteadyClock clock;
+  const CountingClock clock;
   const auto here = PlaneFor({}), there = PlaneFor({});
-  std::atomic<int> answers = 0;
-  {
-    LinkProber prober(*here, clock);
-    here->Stop();
-    prober.Probe({ProbeId(1), AddressOf(*there)}, [&](const LinkProbed& result) {
-      EXPECT_FALSE(result.status.ok());
-      ++answers;
-    });
-  }
-  EXPECT_LE(answers, 1);
+  here->Stop();
+  LinkProber prober(*here, clock);
+  prober.Probe({ProbeId(1), AddressOf(*there)},
+               [](const LinkProbed& result) { EXPECT_FALSE(result.status.ok()); });
+  while (clock.calls < 2) std::this_thread::yield();  // the first pull is about to begin
 }
 
 TEST_F(LinkProbeTest, AWorkerThatIsGoneIsAnError) {
