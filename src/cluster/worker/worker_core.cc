@@ -33,7 +33,6 @@ void WorkerCore::SessionUp(Time) {
 // The next controller replays the requests of these pipelines, so their KV is of no more use.
 void WorkerCore::SessionDown(Time) {
   worker_.reset();
-  takes_profiles_ = false;
   while (!pipelines_.empty()) ErasePipeline(pipelines_.begin()->first);
   for (auto& [id, shard] : shards_) {
     shard.orders.clear();
@@ -291,7 +290,7 @@ void WorkerCore::On(const ProbeLink& message, Time now) {
 }
 
 void WorkerCore::ProbeEnded(const LinkProbed& probed) {
-  if (worker_) Emit(SendUp{probed});
+  if (worker_ && takes_profiles_) Emit(SendUp{probed});
 }
 
 void WorkerCore::SetProfile(WorkerProfile profile) {

@@ -259,7 +259,7 @@ class WorkerCore {
   std::optional<WorkerId> worker_;  // set from Welcome to the end of the session
   Term term_;                       // the highest one seen
   Duration heartbeat_every_ = Duration::Seconds(0.25);
-  bool takes_profiles_ = false;  // the controller of this session
+  bool takes_profiles_ = false;  // whether the last controller speaks kProtocolProfiles
   std::optional<WorkerProfile> profile_;
   std::optional<Leaving> leaving_;  // as announced; announced again in the next session
   std::map<ShardId, Shard> shards_;

@@ -357,8 +357,8 @@ TEST(WorkerCore, JoinsAgainWhenNoSourceHadTheWeights) {
   EXPECT_EQ(std::get<Join>(said[0].message).identity.model_fingerprint, "learned");
 }
 
-// As soon as it is known, and again in each session; a controller of the version before would end
-// the session.
+// As soon as it is known, and again in each session. A controller of the version before would end
+// the session, also at the answer to a probe that another one asked for.
 TEST(WorkerCore, GivesItsProfileToControllersThatTakeOne) {
   WorkerCore core({});
   Welcomed(core, 1);
@@ -377,6 +377,7 @@ TEST(WorkerCore, GivesItsProfileToControllersThatTakeOne) {
   core.SessionDown({});
   core.SessionUp({});
   core.FromController(Welcome{WorkerId(3), Term(1), Duration::Seconds(0.25), {5, 5}}, {});
+  core.ProbeEnded({.probe = ProbeId(1)});
   EXPECT_EQ(Take<SendUp>(core).size(), 1u) << "the Join";
 }
 
