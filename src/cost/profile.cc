@@ -5,6 +5,21 @@
 #include <algorithm>
 
 namespace millrace::cost {
+namespace {
+
+BatchShape PromptOf(int64_t tokens) {
+  return {
+      .prefill_tokens = tokens, .prefill_tokens_squared = tokens * tokens, .prefill_sequences = 1};
+}
+BatchShape DecodesOf(int32_t sequences, int64_t context) {
+  return {.decode_sequences = sequences, .decode_context = sequences * context};
+}
+
+double PerSecond(int64_t tokens, double seconds) {
+  return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
+}
+
+}  // namespace
 
 Result<Profile> FitProfile(Profile measured, StepKnots knots) {
   std::vector<StepSample> steps, layers;
@@ -30,10 +45,7 @@ Result<Profile> FitProfile(Profile measured, StepKnots knots) {
 int64_t SaturationTokens(const StepCost& cost, int64_t tokens_max) {
   constexpr double kEnough = 0.9;
   const auto rate = [&](int64_t tokens) {
-    const double seconds = cost.Seconds({.prefill_tokens = tokens,
-                                         .prefill_tokens_squared = tokens * tokens,
-                                         .prefill_sequences = 1});
-    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
+    return PerSecond(tokens, cost.Seconds(PromptOf(tokens)));
   };
   constexpr int64_t kGrid = 16;  // candidates are its multiples
   double best = 0;
@@ -44,28 +56,12 @@ int64_t SaturationTokens(const StepCost& cost, int64_t tokens_max) {
   return tokens_max;
 }
 
-namespace {
-
-BatchShape PromptOf(int64_t tokens) {
-  return {
-      .prefill_tokens = tokens, .prefill_tokens_squared = tokens * tokens, .prefill_sequences = 1};
-}
-BatchShape DecodesOf(int32_t sequences, int64_t context) {
-  return {.decode_sequences = sequences, .decode_context = sequences * context};
-}
-
-}  // namespace
-
 ProfileRates RatesOf(const Profile& profile) {
   const StepModel& step = profile.step.model;
-  const auto rate = [&](int64_t tokens, const BatchShape& batch) {
-    const double seconds = step.Seconds(batch);
-    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
-  };
-  return {
-      .prefill_tokens_per_s = rate(profile.saturation_tokens, PromptOf(profile.saturation_tokens)),
-      .decode_tokens_per_s =
-          rate(ProfileRates::kDecodes, DecodesOf(ProfileRates::kDecodes, ProfileRates::kContext))};
+  const int64_t prompt = profile.saturation_tokens;
+  const BatchShape decodes = DecodesOf(ProfileRates::kDecodes, ProfileRates::kContext);
+  return {.prefill_tokens_per_s = PerSecond(prompt, step.Seconds(PromptOf(prompt))),
+          .decode_tokens_per_s = PerSecond(ProfileRates::kDecodes, step.Seconds(decodes))};
 }
 
 Status CheckPlausible(const Profile& profile) {

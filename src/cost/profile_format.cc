@@ -244,10 +244,6 @@ Status Read(const Fields& top, Profile& profile) {
   return ReadSamples(top, profile.samples);
 }
 
-}  // namespace
-
-namespace {
-
 Json ToJson(const Profile& profile) {
   Json json = {
       {"format", kFormat},
