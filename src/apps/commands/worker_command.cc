@@ -8,6 +8,7 @@
 #include "apps/cli/parse.h"
 #include "apps/cluster/cluster_flags.h"
 #include "apps/commands/commands.h"
+#include "apps/commands/in_process.h"
 #include "apps/common/engine_flags.h"
 #include "apps/common/signals.h"
 #include "apps/profile/worker_profiler.h"
@@ -92,6 +93,7 @@ Status RunWorker(const WorkerFlags& flags) {
                       WorkerProfiler::Create({.file = flags.profile,
                                               .cache = flags.profile_cache,
                                               .measure = flags.measure_profile,
+                                              .model = DefaultServedName(flags.model),
                                               .folder = model.folder,
                                               .device = options.join.device,
                                               .numeric_class = model.identity.numeric_class,

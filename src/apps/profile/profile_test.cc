@@ -11,8 +11,8 @@
 #include "apps/profile/links.h"
 #include "apps/profile/repeats.h"
 #include "apps/profile/step_rig.h"
+#include "apps/profile/testing/tiny_config.h"
 #include "model/make_model.h"
-#include "model/shapes.h"
 #include "tensor/cpu/cpu_device.h"
 
 namespace millrace::apps {
@@ -80,20 +80,9 @@ TEST(RepeatsTest, TheMoreDisturbedHalfIsIgnored) {
 // Every batch of the grid runs repeatedly on a tiny model, and the measurements give a profile that
 // can be read back from its file.
 TEST(StepRigTest, RunsTheWholeGridOnARealModel) {
-  model::ShapeNumbers numbers;
-  numbers.layers = 2;
-  numbers.hidden = 64;
-  numbers.heads = 4;
-  numbers.kv_heads = 2;
-  numbers.head_dim = 16;
-  numbers.intermediate = 128;
-  numbers.vocab = 512;
-  numbers.positions = 128;
-  const auto config = model::ShapeConfig("llama-160m", numbers);
-  ASSERT_TRUE(config.ok()) << config.status().ToString();
   const std::string folder = testing::TempDir() + "/step_rig_model";
   std::filesystem::remove_all(folder);
-  ASSERT_TRUE(model::MakeModel(*config, folder, {}).ok());
+  ASSERT_TRUE(model::MakeModel(TinyConfig(2), folder, {}).ok());
   auto device = tensor::NewCpuDevice({.threads = 1});
   ASSERT_TRUE(device.ok());
   const ProfileLimits limits{

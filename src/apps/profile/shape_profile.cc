@@ -27,17 +27,19 @@ constexpr ProfileLimits kLimits{
 constexpr int kRepeatsMax = 9;
 constexpr int kCopyRepeats = 5;
 
-// Removes what is in the folder, also when measuring failed.
+// Removes the folder, also when measuring failed, and first what a killed process left there.
 class Scratch {
  public:
-  explicit Scratch(std::string folder) : folder_(std::move(folder)) {}
-  ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder_, ignored);
-  }
+  explicit Scratch(std::string folder) : folder_(std::move(folder)) { Remove(); }
+  ~Scratch() { Remove(); }
   const std::string& folder() const { return folder_; }
 
  private:
+  void Remove() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+
   const std::string folder_;
 };
 

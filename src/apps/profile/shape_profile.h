@@ -28,7 +28,7 @@ struct ShapeProfileOptions {
   std::string model;           // its name, for the profile
   Json config;                 // its config.json
   DType dtype = DType::kBF16;  // of its weights
-  std::string scratch;  // a folder that does not exist: for the random weights, removed at the end
+  std::string scratch;  // a folder for the random weights; removed at the beginning and the end
   int threads = 1;
   Duration limit = Duration::Seconds(15);  // in all, without the time in `may_go_on`
   // Called before each step; it waits while the machine has other work. False: give up.

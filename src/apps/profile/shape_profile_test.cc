@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "apps/profile/profile_cache.h"
+#include "apps/profile/testing/tiny_config.h"
 #include "base/file.h"
 #include "model/shapes.h"
 
@@ -19,26 +20,13 @@ namespace fs = std::filesystem;
 
 constexpr int kLayers = 6;
 
-Json TinyConfig(int layers = kLayers) {
-  model::ShapeNumbers numbers;
-  numbers.layers = layers;
-  numbers.hidden = 64;
-  numbers.heads = 4;
-  numbers.kv_heads = 2;
-  numbers.head_dim = 16;
-  numbers.intermediate = 128;
-  numbers.vocab = 512;
-  numbers.positions = 256;
-  return *model::ShapeConfig("llama-160m", numbers);
-}
-
 class ShapeProfile : public ::testing::Test {
  protected:
   ShapeProfile() { fs::remove_all(folder_); }
   ~ShapeProfile() override { fs::remove_all(folder_); }
 
   ShapeProfileOptions Options() const {
-    return {.model = "tiny", .config = TinyConfig(), .scratch = folder_ + "/scratch"};
+    return {.model = "tiny", .config = TinyConfig(kLayers), .scratch = folder_ + "/scratch"};
   }
   Status Refusal(const ShapeProfileOptions& options) const {
     const auto profile = MeasureShape(options, clock_);
@@ -53,6 +41,8 @@ class ShapeProfile : public ::testing::Test {
 
 TEST_F(ShapeProfile, OneLayerStandsForAll) {
   ShapeProfileOptions options = Options();
+  fs::create_directories(options.scratch);
+  ASSERT_TRUE(WriteFileAtomically(options.scratch + "/config.json", "of a killed process").ok());
   int steps = 0;
   options.may_go_on = [&] { return ++steps > 0; };
   const auto profile = MeasureShape(options, clock_);
@@ -116,7 +106,7 @@ TEST_F(ShapeProfile, TheCacheHasWhatWasMeasuredHere) {
   spec.architecture = "LlamaForCausalLM";
   spec.num_layers = kLayers;
   spec.dtype = DType::kBF16;
-  const ProfileSubject subject{TinyConfig(), DType::kBF16, "cpu, 2 threads", "class", 2};
+  const ProfileSubject subject{TinyConfig(kLayers), DType::kBF16, "cpu, 2 threads", "class", 2};
   EXPECT_FALSE(cache.Load(subject.Key(), spec));
   cost::Profile profile = *MeasureShape(Options(), clock_);
   ASSERT_TRUE(cache.Store(subject.Key(), profile).ok());
@@ -126,10 +116,10 @@ TEST_F(ShapeProfile, TheCacheHasWhatWasMeasuredHere) {
   // Every part of the subject counts.
   for (const ProfileSubject& other :
        {ProfileSubject{TinyConfig(5), DType::kBF16, "cpu, 2 threads", "class", 2},
-        ProfileSubject{TinyConfig(), DType::kF32, "cpu, 2 threads", "class", 2},
-        ProfileSubject{TinyConfig(), DType::kBF16, "another", "class", 2},
-        ProfileSubject{TinyConfig(), DType::kBF16, "cpu, 2 threads", "another", 2},
-        ProfileSubject{TinyConfig(), DType::kBF16, "cpu, 2 threads", "class", 1}}) {
+        ProfileSubject{TinyConfig(kLayers), DType::kF32, "cpu, 2 threads", "class", 2},
+        ProfileSubject{TinyConfig(kLayers), DType::kBF16, "another", "class", 2},
+        ProfileSubject{TinyConfig(kLayers), DType::kBF16, "cpu, 2 threads", "another", 2},
+        ProfileSubject{TinyConfig(kLayers), DType::kBF16, "cpu, 2 threads", "class", 1}}) {
     EXPECT_NE(other.Key(), subject.Key());
   }
   // What does not fit is not used, whatever the file's name.

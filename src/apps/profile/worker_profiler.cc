@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <filesystem>
 #include <utility>
 
 #include "apps/profile/shape_profile.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "model/config.h"
 #include "model/describe.h"
@@ -17,12 +15,6 @@ namespace {
 
 constexpr Duration kLookEvery = Duration::Millis(100);
 constexpr Duration kOtherMeasures = Duration::Seconds(1);
-
-// The folder's own name: its place is nobody else's business.
-std::string ModelName(const std::string& folder) {
-  const std::filesystem::path path(folder);
-  return (path.has_filename() ? path : path.parent_path()).filename();
-}
 
 }  // namespace
 
@@ -39,14 +31,11 @@ WorkerProfiler::~WorkerProfiler() {
 }
 
 Status WorkerProfiler::ReadModel() {
-  const std::string path = options_.folder + "/" + std::string(model::kConfigFile);
-  MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, model::kConfigBytesMax));
-  auto config = ParseJson(text);
-  if (!config.ok()) return config.status().WithContext(path);
+  MR_ASSIGN_OR_RETURN(Json config, model::ReadConfig(options_.folder));
   MR_ASSIGN_OR_RETURN(const model::ModelDescription described,
                       model::DescribeModel(options_.folder));
   spec_ = described.spec;
-  subject_ = {std::move(*config), spec_.dtype, options_.device, options_.numeric_class,
+  subject_ = {std::move(config), spec_.dtype, options_.device, options_.numeric_class,
               options_.threads};
   return OkStatus();
 }
@@ -98,7 +87,7 @@ void WorkerProfiler::Run() {
       continue;
     }
     const Time began = clock_.Now();
-    const auto profile = MeasureShape({.model = ModelName(options_.folder),
+    const auto profile = MeasureShape({.model = options_.model,
                                        .config = subject_.config,
                                        .dtype = subject_.dtype,
                                        .scratch = cache_.ScratchFolder(),

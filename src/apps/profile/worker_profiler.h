@@ -23,6 +23,7 @@ struct WorkerProfilerOptions {
   std::string file;   // --profile; "": none
   std::string cache;  // the folder; "": nothing is kept or measured
   bool measure = true;
+  std::string model;   // its name, for the profile
   std::string folder;  // of the model
   std::string device, numeric_class;
   int threads = 1;
