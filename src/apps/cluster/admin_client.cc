@@ -82,13 +82,16 @@ void AddAdminOptions(Command& command, AdminFlags* flags) {
 void AddAdminKeyOptions(Command& command, const char* group, AdminFlags* flags) {
   command.Add(
       group, TextOption("admin-key", "KEY", &flags->admin_key),
-      "The admin key of --admin-listen; better in MILLRACE_ADMIN_KEY, which counts only with "
-      "--base-url");
+      fmt::format(
+          "The admin key of --admin-listen; better in MILLRACE_ADMIN_KEY, which counts only "
+          "with {}",
+          flags->url_option));
   Option ca_file = TextOption("ca-file", "FILE", &flags->ca_file);
   ca_file.kind = ValueKind::kFile;
   command.Add(group, std::move(ca_file),
-              "The certificate authority, in PEM, of an https --base-url [default: the "
-              "system's]");
+              fmt::format("The certificate authority, in PEM, of an https {} [default: the "
+                          "system's]",
+                          flags->url_option));
 }
 
 Result<AdminClient> AdminClient::Create(const AdminFlags& flags) {

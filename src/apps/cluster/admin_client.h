@@ -17,12 +17,12 @@ namespace millrace::apps {
 
 struct AdminFlags {
   std::string base_url, admin_key, ca_file;
-  const char* url_option = "--base-url";  // as errors name it
+  const char* url_option = "--base-url";  // as help and errors name it
   std::set<std::string> given;            // options on the command line
 };
 // The group "Controller". `flags` must outlive the command. Sets the command's on_given.
 void AddAdminOptions(Command& command, AdminFlags* flags);
-// Only those that go with an address: --admin-key and --ca-file.
+// Only those that go with flags->url_option: --admin-key and --ca-file.
 void AddAdminKeyOptions(Command& command, const char* group, AdminFlags* flags);
 
 class AdminClient {

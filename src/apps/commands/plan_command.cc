@@ -173,7 +173,6 @@ Result<Found> Search(const PlannerFlags& flags, const PlanInputs& inputs,
 Status RunPlan(PlannerFlags& flags) {
   if (!flags.inputs.live.empty()) {
     flags.admin.base_url = flags.inputs.live;
-    flags.admin.url_option = "--live";
     flags.admin.given = flags.given;
     MR_ASSIGN_OR_RETURN(flags.inputs.live_text, FetchClusterFile(flags.admin));
   }
@@ -240,6 +239,7 @@ std::unique_ptr<Command> MakePlanCommand() {
                "Plan for the workers of a running cluster, as `millrace cluster describe` finds "
                "them: the controller's port on this machine, such as http://127.0.0.1:8000, or its "
                "--admin-listen with --admin-key");
+  flags->admin.url_option = "--live";
   AddAdminKeyOptions(*command, kLive, &flags->admin);
   AddPartialOption(*command, &flags->inputs);
   constexpr char kSearch[] = "Search";
