@@ -52,12 +52,15 @@ WorkerView ReadWorker(const Json& json) {
   worker.memory_bytes = std::max<int64_t>(0, IntegerField(json, "memory_bytes"));
   if (HasNumber(json, "cores")) worker.cores = IntegerField(json, "cores");
   worker.zone = TextField(json, "zone");
-  if (HasNumber(json, "price_usd_per_hour")) worker.price = RealField(json, "price_usd_per_hour");
+  if (HasNumber(json, "price_usd_per_hour")) {
+    worker.price_usd_per_hour = RealField(json, "price_usd_per_hour");
+  }
   worker.spot = FlagField(json, "spot");
   worker.numeric_class = TextField(json, "numeric_class", kSentenceBytesMax);
   if (HasNumber(json, "prefill_tokens_per_s")) {
-    worker.rates = {RealField(json, "prefill_tokens_per_s"),
-                    RealField(json, "decode_tokens_per_s")};
+    worker.rates =
+        cost::ProfileRates{.prefill_tokens_per_s = RealField(json, "prefill_tokens_per_s"),
+                           .decode_tokens_per_s = RealField(json, "decode_tokens_per_s")};
   }
   return worker;
 }
@@ -112,13 +115,14 @@ std::string MachineTable(const std::vector<WorkerView>& workers) {
   const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : text; };
   const auto rate = [](double tokens_per_s) { return fmt::format("{:.0f} tok/s", tokens_per_s); };
   for (const WorkerView& worker : workers) {
-    rows.push_back({worker.name, or_dash(worker.zone),
-                    worker.memory_bytes > 0 ? FormatBytes(worker.memory_bytes) : "-",
-                    worker.cores ? FormatCount(*worker.cores) : "-",
-                    worker.price ? fmt::format("{:g} USD/h", *worker.price) : "-",
-                    worker.spot ? "yes" : "no", worker.rates ? rate(worker.rates->first) : "-",
-                    worker.rates ? rate(worker.rates->second) : "-",
-                    or_dash(worker.numeric_class)});
+    rows.push_back(
+        {worker.name, or_dash(worker.zone),
+         worker.memory_bytes > 0 ? FormatBytes(worker.memory_bytes) : "-",
+         worker.cores ? FormatCount(*worker.cores) : "-",
+         worker.price_usd_per_hour ? fmt::format("{:g} USD/h", *worker.price_usd_per_hour) : "-",
+         worker.spot ? "yes" : "no", worker.rates ? rate(worker.rates->prefill_tokens_per_s) : "-",
+         worker.rates ? rate(worker.rates->decode_tokens_per_s) : "-",
+         or_dash(worker.numeric_class)});
   }
   return Table(rows);
 }

@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "core/plan.h"
+#include "cost/profile.h"
 
 namespace millrace::apps {
 
@@ -22,9 +23,9 @@ struct WorkerView {
   int64_t memory_bytes = 0;
   std::optional<int64_t> cores;
   std::string zone, numeric_class;
-  std::optional<double> price;  // USD per hour
+  std::optional<double> price_usd_per_hour;
   bool spot = false;
-  std::optional<std::pair<double, double>> rates;  // tokens per second: prompts, decodes
+  std::optional<cost::ProfileRates> rates;
 };
 struct PipelineView {
   int64_t id = 0;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "apps/bench/statistics.h"
 #include "apps/cluster/json_fields.h"
 #include "cost/profile.h"
 #include "plan/io/quantity.h"
@@ -23,12 +24,6 @@ constexpr int64_t kMemoryBytesMin = 1'000'000, kMemoryBytesMax = 16'000'000'000'
 struct Line {
   double bytes_per_s = 0, latency_s = 0;
 };
-
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 Line MedianOf(const std::vector<LinkView>& links) {
   std::vector<double> rates, latencies;

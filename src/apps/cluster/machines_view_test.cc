@@ -33,6 +33,10 @@ Json TwoZones() {
   Json answer = {{"model", "demo"},
                  {"workers", {Worker("a", "east"), Worker("b b", "east"), Worker("c", "west")}},
                  {"links", Json::array()}};
+  Json& b = answer["workers"][1];
+  b["device"] = "";
+  b["cores"] = nullptr;
+  b["numeric_class"] = "";
   Json& c = answer["workers"][2];
   c["price_usd_per_hour"] = 0.12;
   c["spot"] = true;
@@ -79,11 +83,9 @@ nodes:
     # no profile: give the planner --node-profile, or a device of its catalogue
   - name: "b b"
     region: "east"
-    device: "a CPU, 2 threads"
-    # 2 cores
+    device: "unknown"
     memory: 8000000000 B
     # its price is not known
-    numeric_class: "cpu, libm 1"
     # no profile: give the planner --node-profile, or a device of its catalogue
   - name: "c"
     region: "west"
@@ -96,7 +98,7 @@ nodes:
     profile: '{"it''s":1}'
 links:
   # for pairs that were not measured: the median of those that were
-  within_region: {bandwidth: 9000 Mbit/s, latency: 110 us}
+  within_region: {bandwidth: 8500 Mbit/s, latency: 105 us}
   # for pairs that were not measured: the median of those that were
   between_regions:
     - {bandwidth: 123 Mbit/s, latency: 30000 us}
@@ -108,14 +110,14 @@ links:
     # measured 12 s ago
     - {nodes: ["a", "c"], bandwidth: 123 Mbit/s, latency: 30000 us, one_way: true}
 # The links of the controller are not measured; only tokens use them.
-coordinator: {bandwidth: 9000 Mbit/s, latency: 110 us}
+coordinator: {bandwidth: 8500 Mbit/s, latency: 105 us}
 )");
   const ClusterSpec cluster = Parsed(text);
   ASSERT_EQ(cluster.nodes.size(), 3u);
   EXPECT_EQ(cluster.nodes[1].name, "b b");
   EXPECT_EQ(cluster.nodes[1].region, "east");
   EXPECT_EQ(cluster.nodes[1].memory_bytes, 8'000'000'000);
-  EXPECT_EQ(cluster.nodes[1].numeric_class, "cpu, libm 1");
+  EXPECT_EQ(cluster.nodes[0].numeric_class, "cpu, libm 1");
   EXPECT_EQ(cluster.nodes[2].price_usd_per_hour, 0.12);
   EXPECT_TRUE(cluster.nodes[2].spot);
   EXPECT_EQ(cluster.nodes[2].profile, R"({"it's":1})");
