@@ -149,9 +149,9 @@ void ModelMetrics::ObserveFinished(const FinishedRequest& request) {
   params_n_.Observe(request.n);
   params_max_tokens_.Observe(request.max_tokens);
   e2e_.Observe(request.e2e.seconds());
-  Judge(request);
+  const auto phases = request.times ? PhasesOf(*request.times) : std::nullopt;
+  Judge(request, phases);
   if (!request.times || !request.times->first_scheduled) return;
-  const auto phases = PhasesOf(*request.times);
   if (!phases) {
     queue_.Observe((*request.times->first_scheduled - request.times->arrived).seconds());
     return;
@@ -168,10 +168,10 @@ void ModelMetrics::ObserveFinished(const FinishedRequest& request) {
   }
 }
 
-void ModelMetrics::Judge(const FinishedRequest& request) {
+void ModelMetrics::Judge(const FinishedRequest& request,
+                         const std::optional<RequestPhases>& phases) {
   if (!slo_ || request.reason == "abort") return;
   if (request.reason == "error") return slo_->Failed();
-  const auto phases = request.times ? PhasesOf(*request.times) : std::nullopt;
   if (!request.ttft || !phases) return;  // it asked for no token
   slo_->Answered({.ttft = *request.ttft,
                   .after_first = request.e2e - *request.ttft,

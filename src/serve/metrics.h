@@ -73,7 +73,7 @@ class ModelMetrics {
   std::vector<prometheus::MetricFamily> Collect(const std::vector<ClusterCounter>& counters) const;
 
  private:
-  void Judge(const FinishedRequest& request);
+  void Judge(const FinishedRequest& request, const std::optional<RequestPhases>& phases);
   prometheus::Histogram& AddHistogram(const std::string& name, const std::string& help,
                                       const prometheus::Histogram::BucketBoundaries& buckets);
 
