@@ -14,7 +14,8 @@ import sys
 import tempfile
 import unittest
 
-from cluster_processes import START_LIMIT_S, Process, Server, free_port
+from cluster_processes import (START_LIMIT_S, Process, Server, answers_of_one_process,
+                               free_port)
 
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
 MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
@@ -25,12 +26,7 @@ REQUEST = {"prompt": "The harbour lay still, and", "max_tokens": 60, "temperatur
 class Described(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        alone = Server(PROGRAM, "serve", MODEL)
-        try:
-            alone.wait_until_ready()
-            cls.expected = alone.stream(REQUEST)[0]
-        finally:
-            alone.stop()
+        cls.expected, = answers_of_one_process(PROGRAM, MODEL, [REQUEST])
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

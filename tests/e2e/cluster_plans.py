@@ -17,7 +17,7 @@ import tempfile
 import time
 import unittest
 
-from cluster_processes import Process, Server, free_port
+from cluster_processes import Process, Server, answers_of_one_process, free_port
 
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
 MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
@@ -59,12 +59,7 @@ def requests():
 class Plans(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        alone = Server(PROGRAM, "serve", MODEL)
-        try:
-            alone.wait_until_ready()
-            cls.expected = [alone.stream(request)[0] for request in requests()]
-        finally:
-            alone.stop()
+        cls.expected = answers_of_one_process(PROGRAM, MODEL, requests())
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

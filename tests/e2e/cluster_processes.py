@@ -306,3 +306,13 @@ class Linked(Server):
         if self.process.poll() is None:
             super().stop()
         self.folder.cleanup()
+
+
+def answers_of_one_process(program, model, requests, *words):
+    """What `serve` without a cluster answers to each of them."""
+    server = Server(program, "serve", model, *words)
+    try:
+        server.wait_until_ready()
+        return [server.stream(request)[0] for request in requests]
+    finally:
+        server.stop()

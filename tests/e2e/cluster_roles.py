@@ -18,7 +18,7 @@ import tempfile
 import time
 import unittest
 
-from cluster_processes import Process, Server, free_port
+from cluster_processes import Process, Server, answers_of_one_process, free_port
 
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
 SOURCE = pathlib.Path(sys.argv.pop(1)).resolve()
@@ -52,12 +52,7 @@ def documented_commands():
 class Roles(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        alone = Server(PROGRAM, "serve", MODEL, "--threads", "1")
-        try:
-            alone.wait_until_ready()
-            cls.expected = [alone.stream(asked)[0] for asked in requests()]
-        finally:
-            alone.stop()
+        cls.expected = answers_of_one_process(PROGRAM, MODEL, requests(), "--threads", "1")
 
     def start(self, *words):
         self.server = Server(PROGRAM, *words)
