@@ -56,7 +56,7 @@ SloMetrics::SloMetrics(const LatencyLimits& limits,
   declare("ttft", limits.ttft_s, {"queue", "prefill", "refused", "failed"});
   declare("tpot", limits.tpot_s, {"hold", "transfer", "decode", "refused", "failed"});
   prometheus::BuildGauge()
-      .Name("millrace_slo_attainment_wanted")
+      .Name("millrace_slo_attainment_target")
       .Help("The share of requests that must keep all limits.")
       .Labels(labels)
       .Register(registry)

@@ -61,7 +61,7 @@ TEST(SloMetrics, CountsWhatWasKeptAndWhatAMissWasSpentOn) {
                            {"requests_missed_total/tpot/refused", 1},
                            {"limit_seconds/ttft", 1},
                            {"limit_seconds/tpot", 0.1},
-                           {"attainment_wanted", 0.95}};
+                           {"attainment_target", 0.95}};
   EXPECT_EQ(values, expected);
 }
 

@@ -185,7 +185,7 @@ Json SloJson(const SimReport& report) {
           {"attainment_per_seed", report.attainment},
           {"attainment_low", over.low},
           {"attainment_high", over.high},
-          {"attainment_wanted", limits.share()},
+          {"attainment_target", limits.share()},
           {"kept", report.meets_target()}};
 }
 

@@ -126,7 +126,7 @@ def judges(server, *_):
     server.complete()
     wait_until(lambda: server.metric("millrace_slo_requests_total") == before + 1, "it is judged")
     same(server.metric("millrace_slo_requests_kept_total"), 0)
-    same(server.metric("millrace_slo_attainment_wanted"), 0.75)
+    same(server.metric("millrace_slo_attainment_target"), 0.75)
 
 
 def refuses_early(server, _):

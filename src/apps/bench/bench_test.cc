@@ -233,7 +233,7 @@ TEST(Metrics, CountsRequestsTokensAndTimes) {
   EXPECT_DOUBLE_EQ(json["request_throughput"], 0.75);
   EXPECT_DOUBLE_EQ(json["request_goodput"], 0.25);  // only the third meets both limits
   EXPECT_DOUBLE_EQ(json["attainment"], 0.25);       // the failed request counts
-  EXPECT_DOUBLE_EQ(json["attainment_wanted"], 0.9);
+  EXPECT_DOUBLE_EQ(json["attainment_target"], 0.9);
   EXPECT_EQ(json["attainment_kept"], false);
   EXPECT_DOUBLE_EQ(json["total_token_throughput"], 9);
   EXPECT_EQ(json["max_concurrent_requests"], 2);

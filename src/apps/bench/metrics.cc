@@ -158,7 +158,7 @@ void AddAttainment(const Totals& totals, const LatencyLimits& limits, Writer& wr
   writer.Number("Requests within the limits (%):", 100 * share);
   writer.Number("Wanted within the limits (%):", 100 * limits.share());
   json["attainment"] = share;
-  json["attainment_wanted"] = limits.share();
+  json["attainment_target"] = limits.share();
   json["attainment_kept"] = share >= limits.share();
 }
 

@@ -27,10 +27,15 @@ static_assert(kPings * kPingBytes + kFirstBytes * (1 + kGrowth + kGrowth * kGrow
 
 }  // namespace
 
+// Every answer is the same few bytes, sent again and again, so that peers who ask at the same time
+// cost no memory.
 net::PullSource LinkProber::Serve(const ProbeRequest& request) {
-  auto bytes = std::make_shared<const std::vector<std::byte>>(request.bytes);
-  const std::span<const std::byte> all = *bytes;
-  return net::PullSegments{{all}, std::move(bytes)};
+  static const auto bytes = std::make_shared<const std::vector<std::byte>>(kFirstBytes);
+  net::PullSegments answer{.segments = {}, .pin = bytes};
+  for (size_t left = request.bytes; left > 0; left -= answer.segments.back().size()) {
+    answer.segments.push_back(std::span(*bytes).first(std::min(left, bytes->size())));
+  }
+  return answer;
 }
 
 void LinkProber::Probe(const ProbeLink& probe, std::function<void(const LinkProbed&)> done) {
