@@ -12,7 +12,6 @@
 // the steps in "all in all". Steps that compute prompts are the warm-up. Prompts differ in length,
 // so that block borders fall evenly. Target: at most 0.5 us per running request per step. The last
 // line is the CPU time of Submit for a new request.
-// that block borders fall evenly. Target: at most 0.5 us per running request per step.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
