@@ -156,7 +156,7 @@ TEST(ClusterSim, AChainHasTheTimesOfAnInstance) {
 
 // Which replica each request goes to if they take turns.
 std::vector<std::vector<SimRequest>> InTurns(const std::vector<SimRequest>& requests,
-                                            int replicas) {
+                                             int replicas) {
   std::vector<std::vector<SimRequest>> parts(static_cast<size_t>(replicas));
   for (size_t i = 0; i < requests.size(); ++i) parts[i % parts.size()].push_back(requests[i]);
   return parts;
