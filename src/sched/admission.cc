@@ -12,10 +12,12 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
   const int64_t share = PromptsPerStep();
   const int share_tokens = options_.max_num_batched_tokens / kFillTokens;
   const int tokens = room.tokens;
+  const int full = limits_.tokens_before_prompts.value_or(room.tokens_in_all);
   int64_t started = 0;
   auto next = requests_.waiting().begin();
   while (next != requests_.waiting().end() && room.tokens > 0 && room.sequences > 0) {
     if (started >= share && tokens - room.tokens >= share_tokens) return;
+    if (room.tokens_in_all - room.tokens >= full) return;
     Request& r = *(next++)->second;
     if (r.paused) continue;
     r.verdict = Consider(r);

@@ -128,7 +128,14 @@ void SchedulerImpl::TakeToken(Sequence& sequence, const SequenceResult& result, 
   if (!output.finish) return;
   if (output.finish == FinishReason::kStop) output.stop_token = token;
   const FinishReason reason = *output.finish;
-  if (reason == FinishReason::kLength && r.continues_elsewhere) output.finish.reset();
+  if (reason == FinishReason::kLength && r.continues_elsewhere) {
+    output.finish.reset();
+    for (Sequence& s : r.sequences) {  // they begin elsewhere
+      if (!s.live() || &s == &sequence) continue;
+      Discard(s);
+      requests_.NoteEnded(r);
+    }
+  }
   End(sequence, reason, output);
 }
 

@@ -88,10 +88,7 @@ void SchedulerImpl::Leave(Request& request) {
   request.sharing_prompt = false;
   request.detached = true;
   for (Sequence& s : request.sequences) {
-    if (!s.live()) continue;
-    s.finish = FinishReason::kAbort;
-    if (s.sent && !s.in_flight) builder_.Release(s.id);
-    FreeBlocks(kv_, s);
+    if (s.live()) Discard(s);
   }
   forks_.UpdatePromise(request);
   ++stats_.requests_detached;

@@ -173,7 +173,7 @@ void SchedulerImpl::HoldKv(const Sequence& sequence) {
   const Request& r = *sequence.request;
   const bool ended_well =
       sequence.finish == FinishReason::kStop || sequence.finish == FinishReason::kLength;
-  if (!r.spec.hold_kv || !ended_well) return;
+  if (!r.spec.hold_kv || !ended_well || r.live() > 0) return;
   holds_.Hold(r.spec.id, sequence.table,
               r.times.last_token.value_or(r.times.arrived) + *r.spec.hold_kv);
 }

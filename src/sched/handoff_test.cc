@@ -159,11 +159,57 @@ TEST_F(HandOff, StoppingAfterThePromptNeedsRoomForThePromptAlone) {
   params.max_tokens = 413;
   EXPECT_FALSE(small.Add(SpreadPrompt(100, 1), params, StopAfterPrompt).ok())
       << "the answer is longer than the model allows";
-  params = Greedy(5);
-  params.n = 2;
-  EXPECT_FALSE(
-      small.Add(SpreadPrompt(10, 1), params, [](NewRequest& r) { r.stop_after_prompt = true; })
-          .ok());
+  params = Greedy(400);
+  params.n = 3;  // six blocks are shared, and each has its own seventh
+  EXPECT_FALSE(small.Add(SpreadPrompt(100, 1), params, StopAfterPrompt).ok());
+  Harness nine(Stage(9));
+  EXPECT_TRUE(nine.Add(SpreadPrompt(100, 1), params, StopAfterPrompt).ok());
+}
+
+// The sequences of a prompt (vLLM section 4.4): the first token of one of them ends the prefill,
+// and its KV is pulled once for all. A sequence whose answer is that token ends alone.
+TEST_F(HandOff, SeveralSequencesShareTheKvOfThePrompt) {
+  const auto prompt = SpreadPrompt(100, 1);
+  SamplingParams params;  // sampled, so that the sequences differ
+  params.max_tokens = 20;
+  params.n = 3;
+  Harness alone(Stage(64));
+  const RequestId one = alone.MustAdd(prompt, params);
+  alone.RunToEnd();
+  ASSERT_NE(alone.outcome(one, 0).tokens, alone.outcome(one, 1).tokens);
+  for (const bool first_ends : {false, true}) {
+    if (first_ends) params.stop_token_ids = {alone.outcome(one, 0).tokens.front()};
+    const RequestId whole = alone.MustAdd(prompt, params);
+    alone.RunToEnd();
+    const RequestId first = prefill_.MustAdd(prompt, params, StopAfterPrompt);
+    prefill_.RunToEnd();
+    EXPECT_EQ(prefill_.scheduler().HeldBlocks(first).size(), 7u);
+    const int leader = first_ends ? 1 : 0;
+    for (int k = 0; k < 3; ++k) {
+      EXPECT_EQ(prefill_.outcome(first, k).tokens.size(), k <= leader ? 1u : 0u) << k;
+      EXPECT_EQ(prefill_.outcome(first, k).finish.has_value(), k < leader) << k;
+    }
+    const RequestId rest = decode_.MustAdd(prompt, params, [&](NewRequest& r) {
+      r.resumed.resize(3);
+      r.resumed[0].finished = first_ends;
+      r.resumed[leader].output = prefill_.outcome(first, leader).tokens;
+      r.imported_tokens.resize(3);
+      r.imported_tokens[leader] = 100;
+    });
+    const auto pulls = Admit();
+    ASSERT_EQ(pulls.size(), 1u) << "once for all sequences";
+    Pull(pulls[0], first);
+    decode_.RunToEnd();
+    for (int k = 0; k < 3; ++k) {
+      auto delivered = prefill_.outcome(first, k).tokens;
+      const auto& more = decode_.outcome(rest, k).tokens;
+      delivered.insert(delivered.end(), more.begin(), more.end());
+      EXPECT_EQ(delivered, alone.outcome(whole, k).tokens) << k;
+    }
+    EXPECT_EQ(decode_.scheduler().Stats().prompt_tokens_recomputed, 0u);
+  }
+  ExpectAllFree(prefill_, 64);
+  ExpectAllFree(decode_, 64);
 }
 
 // A request that leaves takes nothing along that was meant for this scheduler.

@@ -54,6 +54,13 @@ void SchedulerImpl::End(Sequence& sequence, FinishReason reason, RequestOutput& 
   Retire(r);
 }
 
+// The sequence ends here without an output.
+void SchedulerImpl::Discard(Sequence& sequence) {
+  sequence.finish = FinishReason::kAbort;
+  if (sequence.sent && !sequence.in_flight) builder_.Release(sequence.id);
+  FreeBlocks(kv_, sequence);
+}
+
 void SchedulerImpl::Retire(Request& request) {
   requests_.Finish(request);
   forks_.UpdatePromise(request);

@@ -108,12 +108,9 @@ Status CheckHandOff(const NewRequest& request, int output_limit) {
   for (const ResumedSequence& s : resumed) {
     if (!s.finished) MR_RETURN_IF_ERROR(CheckLength(s.output.size(), output_limit));
   }
-  for (const auto& [name, set] : {std::pair("hold_kv", request.hold_kv.has_value()),
-                                  std::pair("import_open", request.import_open),
-                                  std::pair("stop_after_prompt", request.stop_after_prompt)}) {
-    if (!set || n == 1) continue;
+  if (request.import_open && n != 1) {
     return InvalidArgument(
-        fmt::format("{} needs a request of one sequence, this one has {}", name, n));
+        fmt::format("import_open needs a request of one sequence, this one has {}", n));
   }
   return CheckImports(request);
 }

@@ -6,12 +6,10 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 
-#include "base/clock.h"
-#include "core/step_plan.h"
 #include "sched/scheduler.h"
+#include "sched/step_timer.h"
 
 namespace millrace::sched {
 
@@ -19,10 +17,8 @@ class PrefillMeter {
  public:
   explicit PrefillMeter(const PreemptionCosts& costs = {}) : costs_(costs) {}
 
-  void Submitted(const StepPlan& plan, Time now);
-  // True if that step was measured. A step's time begins when the step before it ends, because
-  // until then the stages are busy with that one.
-  bool Done(StepId step, Time now);
+  // A step has ended. True if it had enough tokens to be measured.
+  bool Ended(const TimedStep& step);
   // With the rate as measured so far; before the first measurement, as constructed.
   const PreemptionCosts& costs() const { return costs_; }
   // The rate of the steps that were measured alone: their mean at first, later a moving average.
@@ -32,14 +28,7 @@ class PrefillMeter {
   }
 
  private:
-  struct Step {
-    StepId id;
-    int tokens = 0;
-    Time since;
-  };
   PreemptionCosts costs_;
-  std::deque<Step> in_flight_;  // in the order of submission
-  Time last_end_;
   int64_t steps_measured_ = 0;
   double measured_tokens_per_s_ = 0;
 };

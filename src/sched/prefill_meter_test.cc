@@ -12,11 +12,15 @@ class Meter : public ::testing::Test {
     StepPlan plan;
     plan.id = StepId(step);
     plan.tokens.resize(static_cast<size_t>(tokens));
-    meter_.Submitted(plan, At(at));
+    timer_.Submitted(plan, At(at));
   }
-  bool Done(uint64_t step, double at) { return meter_.Done(StepId(step), At(at)); }
+  bool Done(uint64_t step, double at) {
+    const auto timed = timer_.Done(StepId(step), At(at));
+    return timed && meter_.Ended(*timed);
+  }
   double rate() const { return meter_.costs().prefill_tokens_per_s; }
 
+  StepTimer timer_;
   PrefillMeter meter_{PreemptionCosts{.prefill_tokens_per_s = 1000}};
 };
 

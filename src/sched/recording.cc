@@ -52,6 +52,10 @@ class RecordingScheduler : public Scheduler {
   }
   std::vector<BlockIndex> TakeReturned() override { return inner_->TakeReturned(); }
   bool LacksBlocks() const override { return inner_->LacksBlocks(); }
+  void LimitSteps(const StepLimits& limits) override {
+    Write(LoggedStepLimits{limits});
+    inner_->LimitSteps(limits);
+  }
   void SetCosts(const PreemptionCosts& costs) override {
     Write(LoggedCosts{costs});
     inner_->SetCosts(costs);

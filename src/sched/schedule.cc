@@ -13,7 +13,8 @@ const StepPlan* SchedulerImpl::Schedule(Time now, std::vector<KvPull>& pulls) {
   kv_.device().SweepPins(now);
   builder_.Begin();
   lacks_blocks_ = false;
-  StepRoom room{.tokens = options_.max_num_batched_tokens, .sequences = SequencesPerStep()};
+  StepRoom room{.tokens = TokensPerStep(), .sequences = SequencesPerStep()};
+  room.tokens_in_all = room.tokens;
   switch (options_.step_mix) {
     case StepMix::kMixed: FillMixed(room, now); break;
     case StepMix::kPrefillFirst: FillPrefillFirst(room, now); break;
@@ -45,6 +46,15 @@ int SchedulerImpl::SequencesPerStep() const {
   const int64_t even = std::min(share(sequences, options_.stages),
                                 share(at_hand, options_.stages - steps_in_flight()));
   return static_cast<int>(std::clamp<int64_t>(even, 1, options_.max_num_seqs));
+}
+
+int SchedulerImpl::TokensPerStep() const {
+  const int most = options_.max_num_batched_tokens;
+  if (!limits_.tokens_beside_decodes) return most;
+  int decodes = 0;
+  for (const Request* r : requests_.running()) decodes += r->ReadyDecodes();
+  if (decodes == 0 && steps_in_flight() == 0) return most;
+  return std::min(most, std::max(*limits_.tokens_beside_decodes, decodes + options_.block_size));
 }
 
 void SchedulerImpl::ScheduleRunning(size_t position, StepRoom& room) {

@@ -107,11 +107,13 @@ struct NewRequest {
   // More may be imported by ExtendImport, because the source still runs the request (live
   // migration): it does not run here before CloseImport. Needs n = 1 and imported tokens.
   bool import_open = false;
-  // Ends after the first token, because another stage decodes it (DistServe section 4.3). Unless
-  // the answer ends with this token, the output has no `finish`. Only that one token is planned
-  // for, as if it were the limit. Needs n = 1.
+  // Ends with the first token of any sequence, because another stage decodes it (DistServe section
+  // 4.3). The output of this token has no `finish`, and the other sequences have no output. A
+  // sequence whose answer ends with its first token ends alone. Only one token of each is planned
+  // for, as if it were the limit.
   bool stop_after_prompt = false;
-  // Keep the KV when the request ends by itself, until ReleaseKv or for this time; n = 1.
+  // Keep the KV of the sequence that ends last, if it ends by itself, until ReleaseKv or for this
+  // time. After stop_after_prompt, this is the prompt's KV for all sequences.
   std::optional<Duration> hold_kv;
 };
 
@@ -221,6 +223,17 @@ struct DetachedRequest {
   int computed_tokens() const;  // the maximum over its sequences
 };
 
+// Limits of the steps to come, beside those of the options. The caller measures what a step takes.
+struct StepLimits {
+  // A step has at most this many tokens while others decode, which it delays. It may always have
+  // the tokens of those that decode, and a block's worth of a prompt.
+  std::optional<int> tokens_beside_decodes;
+  // No further prompt begins in a step that has this many tokens (DistServe section 3.1, L_m).
+  std::optional<int> tokens_before_prompts;
+
+  friend bool operator==(const StepLimits&, const StepLimits&) = default;
+};
+
 // Requests that began elsewhere were accepted there, so they may wait beyond max_waiting, up to
 // this many times as many.
 inline constexpr int kHandedWaitingFactor = 2;
@@ -325,6 +338,8 @@ class Scheduler {
   [[nodiscard]] virtual std::vector<BlockIndex> TakeReturned() = 0;
   // Whether the last Schedule left out a request for lack of blocks. False while a request pulls.
   virtual bool LacksBlocks() const = 0;
+  // From the next step on.
+  virtual void LimitSteps(const StepLimits& limits) = 0;
   // New measurements; used from the next preemption on.
   virtual void SetCosts(const PreemptionCosts& costs) = 0;
   // Forgets every cached prefix (for example for new weights). Blocks in use stay in use.

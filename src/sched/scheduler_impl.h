@@ -81,6 +81,7 @@ class SchedulerImpl : public Scheduler {
   }
   std::vector<BlockIndex> TakeReturned() override;
   bool LacksBlocks() const override { return lacks_blocks_ && requests_.pulling().empty(); }
+  void LimitSteps(const StepLimits& limits) override { limits_ = limits; }
   void SetCosts(const PreemptionCosts& costs) override { options_.costs = costs; }
   void ResetPrefixCache() override { kv_.ResetPrefixes(); }
   std::optional<RequestInfo> Stalled(Time now) const override;
@@ -98,6 +99,7 @@ class SchedulerImpl : public Scheduler {
 
   // schedule.cc
   int SequencesPerStep() const;
+  int TokensPerStep() const;
   void ScheduleRunning(size_t position, StepRoom& room);
 
   // admission.cc
@@ -131,6 +133,7 @@ class SchedulerImpl : public Scheduler {
   // Appends an empty output for `sequence`.
   RequestOutput& AppendOutput(const Sequence& sequence, std::vector<RequestOutput>& outputs) const;
   void End(Sequence& sequence, FinishReason reason, RequestOutput& output);
+  void Discard(Sequence& sequence);
   void Retire(Request& request);
   void Reap(Request& request);
 
@@ -149,6 +152,7 @@ class SchedulerImpl : public Scheduler {
   SchedulerView View() const;
 
   SchedulerOptions options_;
+  StepLimits limits_;
   kv::KvCache kv_;
   std::unique_ptr<OrderPolicy> order_;
   PromptForks forks_;

@@ -22,6 +22,7 @@ namespace millrace::sched {
 // The remaining room of the step being built.
 struct StepRoom {
   int tokens = 0;
+  int tokens_in_all = 0;  // with those that are taken
   int sequences = 0;
   // Ready decodes after the current request; counted when needed.
   std::optional<int> decodes_behind;

@@ -105,6 +105,13 @@ struct Encoder {
   }
   Json operator()(const LoggedCosts& e) const { return {{"costs", EncodeCosts(e.costs)}}; }
   Json operator()(const LoggedLimit& e) const { return {{"limit_blocks", e.blocks}}; }
+  Json operator()(const LoggedStepLimits& e) const {
+    Json limits = Json::object();
+    const auto& [decodes, prompts] = e.limits;
+    if (decodes) limits["tokens_beside_decodes"] = *decodes;
+    if (prompts) limits["tokens_before_prompts"] = *prompts;
+    return {{"limit_steps", limits}};
+  }
   Json operator()(const LoggedReset&) const { return {{"reset_prefix_cache", true}}; }
   Json operator()(const LoggedKvArrival& e) const {
     Json out = {{"kv_arrived", e.id.value()}, {"t", e.at.ns}, {"complete", e.complete}};

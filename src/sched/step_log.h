@@ -37,6 +37,9 @@ struct LoggedReset {};  // of the prefix cache
 struct LoggedLimit {
   int blocks = 0;
 };
+struct LoggedStepLimits {
+  StepLimits limits;
+};
 struct LoggedKvArrival {
   Time at;
   RequestId id;
@@ -103,10 +106,10 @@ struct LoggedCommit {
   std::vector<std::optional<TokenId>> tokens;  // one per part of the step
 };
 
-using LogEntry =
-    std::variant<LoggedAdd, LoggedAbort, LoggedCosts, LoggedReset, LoggedLimit, LoggedKvArrival,
-                 LoggedKvRelease, LoggedHoldExtension, LoggedKvExtension, LoggedImportEnd,
-                 LoggedExport, LoggedPause, LoggedDetach, LoggedStep, LoggedIdle, LoggedCommit>;
+using LogEntry = std::variant<LoggedAdd, LoggedAbort, LoggedCosts, LoggedReset, LoggedLimit,
+                              LoggedStepLimits, LoggedKvArrival, LoggedKvRelease,
+                              LoggedHoldExtension, LoggedKvExtension, LoggedImportEnd, LoggedExport,
+                              LoggedPause, LoggedDetach, LoggedStep, LoggedIdle, LoggedCommit>;
 
 struct StepLog {
   SchedulerOptions options;

@@ -285,6 +285,13 @@ Result<LogEntry> ParseEntry(const Json& line) {
     MR_RETURN_IF_ERROR(f.status());
     return LogEntry(limit);
   }
+  if (const auto limits = line.find("limit_steps"); limits != line.end() && limits->is_object()) {
+    Fields f(*limits);
+    const StepLimits parsed{f.Optional<int>("tokens_beside_decodes"),
+                            f.Optional<int>("tokens_before_prompts")};
+    MR_RETURN_IF_ERROR(f.status());
+    return LogEntry(LoggedStepLimits{parsed});
+  }
   MR_ASSIGN_OR_RETURN(auto hand_over, ParseHandOver(line));
   if (hand_over) return std::move(*hand_over);
   Fields f(line);

@@ -49,6 +49,8 @@ class Player {
       scheduler_->ResetPrefixCache();
     } else if (const auto* limit = std::get_if<sched::LoggedLimit>(&entry)) {
       (void)scheduler_->LimitBlocks(limit->blocks);
+    } else if (const auto* steps = std::get_if<sched::LoggedStepLimits>(&entry)) {
+      scheduler_->LimitSteps(steps->limits);
     } else if (const auto* arrival = std::get_if<sched::LoggedKvArrival>(&entry)) {
       if (arrival->lacking) {
         scheduler_->KvArrivedWithout(arrival->id, *arrival->lacking, now);

@@ -155,7 +155,7 @@ std::string RecordHandOvers(uint64_t seed, Rng& rng) {
       });
     }
     const RequestId id(static_cast<uint64_t>(rng.Between(1, 1 + static_cast<int64_t>(last_id))));
-    switch (rng.Between(0, 13)) {
+    switch (rng.Between(0, 14)) {
       case 0: {
         auto left = h.scheduler().Detach(id, h.now(), Duration::Millis(20));
         if (left && rng.Between(0, 1)) (void)h.AddAsIs(left->request);
@@ -171,6 +171,10 @@ std::string RecordHandOvers(uint64_t seed, Rng& rng) {
       case 4: h.scheduler().ReleaseKv(id); break;
       case 5: (void)h.scheduler().ExtendHold(id, h.now(), Duration::Millis(20)); break;
       case 6: (void)h.scheduler().LimitBlocks(static_cast<int>(rng.Between(20, 40))); break;
+      case 8:
+        h.scheduler().LimitSteps({.tokens_beside_decodes = static_cast<int>(rng.Between(1, 20)),
+                                  .tokens_before_prompts = static_cast<int>(rng.Between(1, 20))});
+        break;
       default:
         if (!pulls.empty() && rng.Between(0, 1)) {
           h.scheduler().KvArrived(pulls.back().id, rng.Between(0, 3) != 0, h.now());
@@ -191,7 +195,7 @@ TEST(Replay, HandOversAreDecidedTheSameAgain) {
     const std::string text = RecordHandOvers(seed, rng);
     for (const char* kind :
          {"\"kv_extended\"", "\"detach\"", "\"expose\"", "\"freeze\"", "\"resumed\"", "\"times\"",
-          "\"kv_arrived\"", "\"hold_extended\"", "\"limit_blocks\"", "\"import_open\"",
+          "\"kv_arrived\"", "\"hold_extended\"", "\"limit_blocks\"", "\"limit_steps\"", "\"import_open\"",
           "\"import_closed\"", "\"stop_after_prompt\""}) {
       EXPECT_NE(text.find(kind), std::string::npos) << kind << " never happened";
     }

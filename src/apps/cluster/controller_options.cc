@@ -33,6 +33,7 @@ Result<cluster::ControllerHostOptions> ControllerOptionsFor(const EngineFlags& f
   if (s.eos_token_ids.empty() && model.tokenizer && model.tokenizer->eos()) {
     s.eos_token_ids.push_back(*model.tokenizer->eos());
   }
+  if (flags.slo.tpot_s) c.tpot_limit = Duration::Seconds(*flags.slo.tpot_s);
   options.seed = flags.seed.has_value() ? *flags.seed : Random64();
   if (!flags.step_log.empty()) {
     MR_ASSIGN_OR_RETURN(c.step_log, OpenStepLog(flags.step_log));

@@ -40,7 +40,7 @@ Result<serve::ServiceOptions> ServiceOptionsFor(const ServeFlags& flags) {
   options.allowed_origins = flags.allowed_origins;
   options.resumable.enabled = flags.resume_grace_s > 0;
   options.resumable.grace = Duration::Seconds(flags.resume_grace_s);
-  options.limits = flags.slo;
+  options.limits = flags.engine.slo;
   options.refuse_beyond = flags.refuse_beyond;
   return options;
 }
@@ -130,8 +130,11 @@ void AddAdminEndpointOptions(Command& command, ServeFlags* flags) {
 
 void AddLatencyOptions(Command& command, ServeFlags* flags) {
   constexpr char kGroup[] = "Latency";
-  command.Add(kGroup, SloOption(&flags->slo),
-              std::string(kSloHelp) + ". /metrics counts the requests that kept and missed them");
+  command.Add(
+      kGroup, SloOption(&flags->engine.slo),
+      std::string(kSloHelp) +
+          ". /metrics counts the requests that kept and missed them. With tpot, steps that "
+          "generate tokens have only as many prompt tokens beside them as the limit allows");
   command.Add(kGroup,
               RealOption("refuse-beyond", "FACTOR", &flags->refuse_beyond, kRefuseBeyondMin,
                          kRefuseBeyondMax),
@@ -160,8 +163,8 @@ Status ValidateServeFlags(const ServeFlags& flags) {
     }
   }
   MR_RETURN_IF_ERROR(ValidateAdminFlags(flags));
-  MR_RETURN_IF_ERROR(CompleteSlo(flags.slo, {}).status());
-  if (flags.refuse_beyond && !flags.slo.ttft_s) {
+  MR_RETURN_IF_ERROR(CompleteSlo(flags.engine.slo, {}).status());
+  if (flags.refuse_beyond && !flags.engine.slo.ttft_s) {
     return InvalidArgument("--refuse-beyond needs a limit on TTFT: give --slo ttft=TIME as well");
   }
   return serve::ApiKeys::Create(flags.api_keys).status().WithContext("--api-key");

@@ -11,7 +11,6 @@
 #include "apps/cluster/local_model.h"
 #include "apps/common/engine_flags.h"
 #include "base/clock.h"
-#include "core/latency_limits.h"
 
 namespace millrace::apps {
 
@@ -25,8 +24,7 @@ struct ServeFlags {
   std::string ssl_certfile, ssl_keyfile, chat_template;
   double shutdown_timeout_s = 30;
   double resume_grace_s = 0;
-  LatencyLimits slo;
-  std::optional<double> refuse_beyond;  // times slo.ttft_s
+  std::optional<double> refuse_beyond;  // times engine.slo.ttft_s
 };
 
 void AddServerOptions(Command& command, ServeFlags* flags);

@@ -8,6 +8,7 @@
 #include "apps/cli/command.h"
 #include "apps/common/compute_flags.h"
 #include "base/status.h"
+#include "core/latency_limits.h"
 #include "sched/scheduler.h"
 
 namespace millrace::apps {
@@ -29,6 +30,7 @@ struct EngineFlags {
   ComputeFlags compute;
   std::optional<uint64_t> seed;
   std::string step_log;  // empty: none
+  LatencyLimits slo;     // --slo of servers
 };
 
 // MODEL and the groups "Model" and "Memory and scheduling". `flags` must outlive the command.

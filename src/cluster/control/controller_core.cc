@@ -50,6 +50,7 @@ ControllerCore::ControllerCore(ControllerOptions options)
                   members_, ids_, outbox_),
       pipelines_({.scheduler = options_.scheduler,
                   .num_layers = options_.num_layers,
+                  .tpot_limit = options_.tpot_limit,
                   .step_log = options_.step_log},
                  members_, ids_, outbox_, memory_),
       requests_({options_.scheduler.max_model_len, options_.scheduler.block_size,
@@ -77,6 +78,7 @@ void ControllerCore::Receive(ConnectionId from, ToController message, Time now) 
       [&](const auto& m) {
         if constexpr (requires(Worker & worker) { machines_.On(worker, m, now); }) {
           machines_.On(*members_.Find(from), m, now);
+          pipelines_.FollowProfile(members_.Find(from)->id);
         } else {
           On(from, m, now);
         }

@@ -66,6 +66,8 @@ struct ControllerOptions : MembershipOptions, DeploymentOptions, PlacementOption
   // For every pipeline. The layout sets the number of stages. `num_blocks` is an upper limit; 0
   // means as many as fit.
   sched::SchedulerOptions scheduler;
+  // The time per output token that requests should keep (sched/step_budget.h).
+  std::optional<Duration> tpot_limit;
   // Receives every line of every pipeline's step log. Empty: no step log.
   std::function<void(std::string_view)> step_log;
   // A request that has waited this long for KV is no longer overtaken by requests that would fit.

@@ -189,16 +189,19 @@ void ControllerCore::CountSuspectedDeaths(WorkerId lost, const Status& reason) {
 }
 
 // The prefill pipeline has finished the request's prompt; `first` is the output of its first token.
+// Other sequences have no token, unless they ended with it.
 void ControllerCore::HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now) {
   const Request& handed = requests_.at(id);
   pipelines_.Remove(from, id);
   sched::NewRequest request = handed.spec;
   request.times = first.times;
   request.cached_prompt_tokens = first.cached_prompt_tokens;
-  request.resumed.resize(1);
-  request.resumed.front().output.assign(first.tokens.begin(), first.tokens.end());
+  request.resumed.resize(static_cast<size_t>(handed.n()));
+  for (int index : handed.ended) request.resumed[static_cast<size_t>(index)].finished = true;
+  request.resumed[static_cast<size_t>(first.index)].output.assign(first.tokens.begin(),
+                                                                  first.tokens.end());
   first.times.reset();
-  transfers_.HandOver(from, id);
+  transfers_.HandOver(from, request);
   Requeue(id, std::move(request), now);
   // It does not queue behind requests whose prompt is not computed.
   placements_.Update();

@@ -120,12 +120,38 @@ Pipeline* Pipelines::Open(const Layout& layout, const Route& route, StageRole ro
                                                       NamedLines(options_.step_log, pipeline.id));
   }
   pipeline.prefill = sched::PrefillMeter(options.costs);
+  if (role == StageRole::kPrefill) {
+    LimitPrompts(pipeline);
+  } else if (options_.tpot_limit) {
+    pipeline.budget.emplace(*options_.tpot_limit, options.max_num_batched_tokens);
+  }
   memory_.Open(pipeline.id, KvMemory::RanksOf(layout, route, options.block_size),
                options.num_blocks, pipeline.shares, *pipeline.scheduler);
   SendOpen(pipeline, layout, options.num_blocks);
   ++opened_;
   turns_.Open(pipeline.id, pipeline.workers);
   return &pipelines_.emplace(pipeline.id, std::move(pipeline)).first->second;
+}
+
+// All hops are saturated by as many tokens as the slowest to saturate needs.
+void Pipelines::LimitPrompts(Pipeline& pipeline) {
+  int64_t tokens = 0;
+  for (const std::vector<WorkerId>& hop : pipeline.workers) {
+    for (WorkerId worker : hop) {
+      const auto& profile = members_.at(worker).profile;
+      if (profile == nullptr) return;
+      tokens = std::max(tokens, profile->saturation_tokens);
+    }
+  }
+  const int64_t most = options_.scheduler.max_num_batched_tokens;
+  pipeline.scheduler->LimitSteps(
+      {.tokens_before_prompts = static_cast<int>(std::min(tokens, most))});
+}
+
+void Pipelines::FollowProfile(WorkerId worker) {
+  for (auto& [id, pipeline] : pipelines_) {
+    if (pipeline.role == StageRole::kPrefill && pipeline.Uses(worker)) LimitPrompts(pipeline);
+  }
 }
 
 void Pipelines::SendOpen(const Pipeline& pipeline, const Layout& layout, int num_blocks) {
@@ -242,7 +268,11 @@ void Pipelines::TouchAll() {
 void Pipelines::Commit(Pipeline& pipeline, const StepResult& result, Time now,
                        std::vector<RequestOutput>& outputs) {
   if (!retries_.empty()) retries_.erase(RetryKey(pipeline.hops));
-  const bool measured = pipeline.prefill.Done(result.id, now);
+  const auto step = pipeline.timer.Done(result.id, now);
+  const bool measured = step && pipeline.prefill.Ended(*step);
+  if (step && pipeline.budget && pipeline.budget->Ended(*step)) {
+    pipeline.scheduler->LimitSteps({.tokens_beside_decodes = pipeline.budget->tokens()});
+  }
   const bool swaps = options_.scheduler.num_host_blocks > 0 && pipeline.hops.size() == 1;
   if (measured && swaps) pipeline.scheduler->SetCosts(pipeline.prefill.costs());
   pipeline.scheduler->Commit(result, now, outputs, pipeline.pulls);
@@ -269,7 +299,7 @@ void Pipelines::Form(Pipeline& pipeline, Time now) {
   const uint64_t returns = memory_.BeforeSteps(pipeline.id);
   if (turns_.MayStep(pipeline.id)) {
     while (const StepPlan* plan = pipeline.scheduler->Schedule(now, pipeline.pulls)) {
-      pipeline.prefill.Submitted(*plan, now);
+      pipeline.timer.Submitted(*plan, now);
       const PipelineStep step{pipeline.id, std::make_shared<const StepPlan>(*plan), returns};
       for (WorkerId worker : pipeline.workers.front()) outbox_.Send(worker, step);
     }

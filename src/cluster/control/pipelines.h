@@ -33,6 +33,8 @@
 #include "core/worker_messages.h"
 #include "sched/prefill_meter.h"
 #include "sched/scheduler.h"
+#include "sched/step_budget.h"
+#include "sched/step_timer.h"
 
 namespace millrace::cluster {
 
@@ -43,8 +45,10 @@ struct Pipeline {
   std::vector<PipelineHop> hops;
   std::vector<std::vector<WorkerId>> workers;  // by hop and rank
   std::unique_ptr<sched::Scheduler> scheduler;
+  sched::StepTimer timer;
   sched::PrefillMeter prefill;
-  std::set<WorkerId> to_open;  // workers that have not answered OpenPipeline
+  std::optional<sched::StepBudget> budget;  // if its steps keep a TPOT limit
+  std::set<WorkerId> to_open;               // workers that have not answered OpenPipeline
   bool open = false;
   bool shares = false;    // its workers also serve other routes of the plan
   bool retiring = false;  // takes no more requests: replaced, or a worker drains
@@ -59,6 +63,8 @@ struct PipelinesOptions {
   // means as many as fit.
   sched::SchedulerOptions scheduler;
   int num_layers = 0;
+  // Steps that decode should take no longer: they have fewer tokens of prompts beside them.
+  std::optional<Duration> tpot_limit;
   // Receives every line of every pipeline's step log. Empty: no step log.
   std::function<void(std::string_view)> step_log;
 };
@@ -89,6 +95,9 @@ class Pipelines {
   // Another layout is in force: a pipeline continues unchanged if the layout has its route with the
   // same shards, shared with others or not as before, and retires otherwise.
   void RetireUnplanned(const Layout& layout);
+  // The worker has said what its steps take: prefill batches prompts up to the number of tokens
+  // that saturates its pipelines' workers (DistServe section 3.1, L_m).
+  void FollowProfile(WorkerId worker);
   // Those through stages that are closing retire.
   void RetireClosing(const Layout& layout);
   // It is lost: its route is not opened again for a while, which doubles with every loss until a
@@ -127,6 +136,7 @@ class Pipelines {
 
   Pipeline* Open(const Layout& layout, const Route& route, StageRole role, Time now);
   void SendOpen(const Pipeline& pipeline, const Layout& layout, int num_blocks);
+  void LimitPrompts(Pipeline& pipeline);
   void Retire(Pipeline& pipeline);
   std::vector<int> CacheActivationsAt(const Layout& layout, LayerRange hop, StageRole role) const;
   void Form(Pipeline& pipeline, Time now);

@@ -66,19 +66,21 @@ bool Placements::FitsWhenEmpty(const Request& request) {
   return router_->Fits(need, empty);
 }
 
-// A request without a token begins with its prompt, however often it has lost its pipeline. With
-// several sequences the prompt is computed where they will be decoded.
+// A request without a token begins with its prompt, however often it has lost its pipeline. If
+// several sequences need the prompt's log-probabilities, it is computed where they will be decoded.
 bool Placements::NeedsPrompt(const Request& request) const {
-  if (layout().prefill.empty() || request.n() != 1 || !request.waiting) return false;
-  const std::vector<sched::ResumedSequence>& resumed = request.waiting->resumed;
-  return resumed.empty() || (!resumed.front().finished && resumed.front().output.empty());
+  if (layout().prefill.empty() || !request.waiting) return false;
+  if (request.n() > 1 && request.spec.params->prompt_logprobs) return false;
+  return std::ranges::all_of(request.waiting->resumed, [](const sched::ResumedSequence& sequence) {
+    return sequence.finished || sequence.output.empty();
+  });
 }
 
 RouteNeed Placements::NeedOf(const Request& request) const {
   const int64_t block = block_size_;
   const int64_t prompt = request.prompt_tokens();
   return {.prompt = layout().prefill.empty() ? !layout().both.empty() : NeedsPrompt(request),
-          .prompt_kv = (prompt / block + 1) * block,
+          .prompt_kv = sched::BlocksAtMost(request.spec, 2, block_size_) * block,
           .all_kv = requests_.EstimatedBlocks(request) * block,
           .prompt_work = prompt,
           .answer_work = requests_.EstimatedOutput(request),

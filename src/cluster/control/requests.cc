@@ -102,6 +102,7 @@ bool Requests::EndWaiting(RequestId id, FinishReason reason, const Status& error
     sched::ResumedSequence& sequence = waiting.resumed[static_cast<size_t>(i)];
     if (sequence.finished || (index && *index != i)) continue;
     sequence.finished = true;
+    all_.at(id).ended.push_back(i);
     RequestOutput& output = outputs.emplace_back();
     output.request = id;
     output.index = i;
@@ -130,6 +131,7 @@ void Requests::Filter(PipelineId pipeline, std::vector<RequestOutput>& outputs, 
     if (found == all_.end() || found->second.pipeline != pipeline) continue;
     Request& request = found->second;
     request.delivered += static_cast<int64_t>(output.tokens.size());
+    if (output.finish) request.ended.push_back(output.index);
     const bool begins = !output.tokens.empty() && std::exchange(request.prefilling, false);
     if (begins || output.times.has_value()) notable.push_back(kept);
     if (kept != i) outputs[kept] = std::move(output);

@@ -55,6 +55,7 @@ class Requests {
     sched::NewRequest spec;                    // as the client sent it
     std::optional<sched::NewRequest> waiting;  // set while it waits: what its pipeline will get
     std::optional<Placement> placement;        // unset: it waits for one
+    std::vector<int> ended;                    // its sequences that have ended
 
     int n() const { return spec.params->n; }
     int prompt_tokens() const { return static_cast<int>(spec.prompt->size()); }

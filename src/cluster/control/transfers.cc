@@ -63,12 +63,19 @@ PulledActivations Transfers::ActivationsFrom(const Pipeline* pipeline) const {
   return any ? PulledActivations::kAny : PulledActivations::kLocal;
 }
 
-void Transfers::HandOver(Pipeline& from, RequestId id) {
-  std::vector<BlockIndex> held = from.scheduler->HeldBlocks(id);
-  kv_.Leave(id, {.pipeline = from.id,
-                 .kv = {{requests_.at(id).prompt_tokens(), held}},
-                 .held = held,
-                 .moves = true});
+void Transfers::HandOver(Pipeline& from, const sched::NewRequest& request) {
+  std::vector<BlockIndex> held = from.scheduler->HeldBlocks(request.id);
+  std::vector<sched::SequenceKv> kv(request.resumed.size());
+  const auto leader = std::ranges::find(request.resumed, false, &sched::ResumedSequence::finished);
+  // It computes its last known token itself.
+  const auto known = std::ssize(*request.prompt) + std::ssize(leader->output);
+  const auto tokens = static_cast<int>(std::min(std::ssize(*request.prompt), known - 1));
+  sched::SequenceKv& prompt = kv[static_cast<size_t>(leader - request.resumed.begin())];
+  prompt = {tokens, held};
+  prompt.blocks.resize(
+      static_cast<size_t>((tokens + options_.block_size - 1) / options_.block_size));
+  kv_.Leave(request.id,
+            {.pipeline = from.id, .kv = std::move(kv), .held = std::move(held), .moves = true});
   ++counters_.moves;
 }
 

@@ -58,8 +58,9 @@ class Transfers {
             Outbox& outbox);
 
   // The prefill pipeline has finished the request's prompt, and its scheduler holds the KV until
-  // the pipeline that decodes has fetched it.
-  void HandOver(Pipeline& from, RequestId id);
+  // the pipeline that decodes has fetched it, once for all sequences. `request`: what that pipeline
+  // will get.
+  void HandOver(Pipeline& from, const sched::NewRequest& request);
   // The request was taken out of a pipeline that still runs, whose scheduler holds its KV.
   void Leave(Pipeline& pipeline, RequestId id, const sched::DetachedRequest& request);
   // How many tokens of what the request has left `to` can fetch, by sequence. Empty: nothing.

@@ -57,6 +57,7 @@ Status CheckPlan(const ClusterSimOptions& options, const Links& links) {
 // Stage i of the plan belongs to the worker "stage i".
 cluster::ControllerOptions ControllerOptionsOf(const ClusterSimOptions& options) {
   cluster::ControllerOptions o = options.controller;
+  if (options.limits.tpot_s) o.tpot_limit = Duration::Seconds(*options.limits.tpot_s);
   o.term = Term(1);
   o.model = options.plan.model;
   o.num_layers = options.plan.num_layers;

@@ -1,0 +1,25 @@
+#include "sched/step_timer.h"
+
+#include <algorithm>
+
+namespace millrace::sched {
+
+void StepTimer::Submitted(const StepPlan& plan, Time now) {
+  const auto decodes = std::ranges::count(plan.sequences, 1, &SequenceStep::num_tokens);
+  in_flight_.push_back(
+      {plan.id, static_cast<int>(plan.tokens.size()), static_cast<int>(decodes), now});
+}
+
+std::optional<TimedStep> StepTimer::Done(StepId step, Time now) {
+  const auto found = std::ranges::find(in_flight_, step, &Step::id);
+  if (found == in_flight_.end()) return std::nullopt;
+  const TimedStep timed{.tokens = found->tokens,
+                        .decodes = found->decodes,
+                        .took = now - std::max(found->since, last_end_),
+                        .round_trip = now - found->since};
+  in_flight_.erase(in_flight_.begin(), found + 1);
+  last_end_ = now;
+  return timed;
+}
+
+}  // namespace millrace::sched
