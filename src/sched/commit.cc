@@ -131,9 +131,7 @@ void SchedulerImpl::TakeToken(Sequence& sequence, const SequenceResult& result, 
   if (reason == FinishReason::kLength && r.continues_elsewhere) {
     output.finish.reset();
     for (Sequence& s : r.sequences) {  // they begin elsewhere
-      if (!s.live() || &s == &sequence) continue;
-      Discard(s);
-      requests_.NoteEnded(r);
+      if (s.live() && &s != &sequence) Discard(s);
     }
   }
   End(sequence, reason, output);

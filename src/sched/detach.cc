@@ -49,7 +49,12 @@ DetachedRequest SchedulerImpl::MakeDetached(const Request& request,
       if (seen.insert(block).second) blocks.push_back(kv_.device().HandleOf(block));
     }
   }
-  if (holds_.Hold(request.spec.id, blocks, *hold_until)) goes.kv = std::move(kv);
+  if (request.sequences.size() > 1) {
+    holds_.HoldMore(request.spec.id, blocks, *hold_until);
+    goes.kv = std::move(kv);
+  } else if (holds_.Hold(request.spec.id, blocks, *hold_until)) {
+    goes.kv = std::move(kv);
+  }
   return goes;
 }
 

@@ -17,32 +17,49 @@ void Ask(IncomingPulls& pulls, const Sequence& sequence, int first_token) {
             sequence.table);
 }
 
-Status CheckExtension(const Request* request, size_t more_output, int imported_tokens,
-                      const kv::KvCache& kv, int promised_blocks) {
-  if (!request || request->state != RequestState::kPulling) {
-    return FailedPrecondition("only a request that pulls can have its import extended");
+// The blocks that the import takes for a sequence. What siblings share is promised to them as soon
+// as they start, with room for all their tokens.
+int BlocksFor(const Sequence& sequence, int64_t tokens, int imported, const kv::KvCache& kv) {
+  return kv.BlocksFor(sequence.request->sharing_prompt ? static_cast<int>(tokens) : imported);
+}
+
+Status CheckExtension(const Request& request, const std::vector<ResumedSequence>& more,
+                      const std::vector<int>& imported, const kv::KvCache& kv,
+                      int blocks_of_others) {
+  const auto n = std::ssize(request.sequences);
+  if (std::ssize(more) != n || std::ssize(imported) != n) {
+    return InvalidArgument(
+        fmt::format("{} and {} entries for {} sequences", more.size(), imported.size(), n));
   }
-  if (!request->import.open) {
-    return FailedPrecondition("the import is closed and cannot be extended");
+  int missing = 0, most = 0;
+  bool any = false;
+  for (const Sequence& s : request.sequences) {
+    const auto k = static_cast<size_t>(s.index);
+    if (!s.live() || more[k].finished) continue;
+    any = true;
+    if (s.table.empty()) {
+      return FailedPrecondition(fmt::format("sequence {} imports nothing so far", s.index));
+    }
+    const int64_t total = request.TotalOf(s) + std::ssize(more[k].output);
+    MR_RETURN_IF_ERROR(CheckLength(s.output.size() + more[k].output.size(), request.output_limit));
+    MR_RETURN_IF_ERROR(CheckImportedTokens(imported[k], total));
+    if (imported[k] < s.lacking_until) {
+      return InvalidArgument(fmt::format("{} tokens are already being imported, not {}",
+                                         s.lacking_until, imported[k]));
+    }
+    const int blocks = BlocksFor(s, total, imported[k], kv);
+    missing += std::max(0, blocks - static_cast<int>(s.table.size()));
+    most = std::max(most, blocks);
   }
-  const Sequence& s = request->sequences.front();
-  MR_RETURN_IF_ERROR(CheckLength(s.output.size() + more_output, request->output_limit));
-  MR_RETURN_IF_ERROR(CheckImportedTokens(imported_tokens,
-                                         request->TotalOf(s) + static_cast<int64_t>(more_output)));
-  if (imported_tokens < s.lacking_until) {
-    return InvalidArgument(fmt::format("{} tokens are already being imported, not {}",
-                                       s.lacking_until, imported_tokens));
-  }
-  const int blocks = kv.BlocksFor(imported_tokens);
-  const int missing = blocks - static_cast<int>(s.table.size());
-  const int left = kv.available() - promised_blocks;
+  if (!any) return InvalidArgument("every sequence has ended");
+  const int left = kv.available() - blocks_of_others;
   if (missing > 0 && missing > left) {
     return ResourceExhausted(
         fmt::format("{} more KV blocks are needed and {} are left", missing, std::max(left, 0)));
   }
-  if (request->reserved_blocks > 0 && blocks > request->reserved_blocks) {
-    return ResourceExhausted(fmt::format("{} KV blocks are needed and {} are reserved", blocks,
-                                         request->reserved_blocks));
+  if (request.reserved_blocks > 0 && most * n > request.reserved_blocks) {
+    return ResourceExhausted(fmt::format("{} KV blocks are needed and {} are reserved", most * n,
+                                         request.reserved_blocks));
   }
   return OkStatus();
 }
@@ -88,17 +105,31 @@ void SchedulerImpl::DropUnsentSwaps() {
   builder_.DropSwapsOut();
 }
 
-Status SchedulerImpl::ExtendImport(RequestId id, std::vector<TokenId> more_output,
-                                   int imported_tokens, std::vector<KvPull>& pulls) {
+Status SchedulerImpl::ExtendImport(RequestId id, const std::vector<ResumedSequence>& more,
+                                   const std::vector<int>& imported_tokens,
+                                   std::vector<KvPull>& pulls) {
   Request* r = requests_.Find(id);
-  MR_RETURN_IF_ERROR(
-      CheckExtension(r, more_output.size(), imported_tokens, kv_, forks_.promised_blocks()));
-  Sequence& s = r->sequences.front();
-  s.output.insert(s.output.end(), more_output.begin(), more_output.end());
-  const int before = std::exchange(s.lacking_until, imported_tokens);
-  if (imported_tokens == before) return OkStatus();
-  MR_CHECK(kv_.Grow(s.table, imported_tokens)) << "the extension was counted wrong";
-  Ask(pulls_, s, std::clamp(s.computed, before, imported_tokens));
+  if (!r || r->state != RequestState::kPulling) {
+    return FailedPrecondition("only a request that pulls can have its import extended");
+  }
+  if (!r->import.open) return FailedPrecondition("the import is closed and cannot be extended");
+  MR_RETURN_IF_ERROR(CheckExtension(*r, more, imported_tokens, kv_,
+                                    forks_.promised_blocks() - r->promised_blocks));
+  for (Sequence& s : r->sequences) {
+    if (!s.live()) continue;
+    const ResumedSequence& news = more[static_cast<size_t>(s.index)];
+    s.output.insert(s.output.end(), news.output.begin(), news.output.end());
+    if (news.finished) Discard(s);
+  }
+  for (Sequence& s : r->sequences) {
+    if (!s.live()) continue;
+    const auto k = static_cast<size_t>(s.index);
+    const int before = std::exchange(s.lacking_until, imported_tokens[k]);
+    if (imported_tokens[k] == before) continue;
+    MR_CHECK(kv_.Grow(s.table, imported_tokens[k])) << "the extension was counted wrong";
+    Ask(pulls_, s, std::clamp(s.computed, before, imported_tokens[k]));
+  }
+  forks_.UpdatePromise(*r);
   pulls_.TakeReady(ledger_.first_in_flight(), pulls);
   return OkStatus();
 }

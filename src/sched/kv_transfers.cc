@@ -75,6 +75,15 @@ bool KvHolds::Hold(RequestId id, std::span<const kv::BlockHandle> blocks, Time u
   return true;
 }
 
+void KvHolds::HoldMore(RequestId id, std::span<const kv::BlockHandle> blocks, Time until) {
+  std::vector<kv::BlockHandle> more;
+  const auto held = pool_.PinnedBy(HoldOf(id));
+  std::ranges::copy_if(blocks, std::back_inserter(more), [&](kv::BlockHandle block) {
+    return std::ranges::find(held, block) == held.end();
+  });
+  pool_.Pin(HoldOf(id), more, until);
+}
+
 std::vector<BlockIndex> KvHolds::BlocksOf(RequestId id) const {
   std::vector<BlockIndex> blocks;
   for (kv::BlockHandle block : pool_.PinnedBy(HoldOf(id))) blocks.push_back(block.index);

@@ -67,9 +67,11 @@ class KvHolds {
   // Not owned; outlives this object.
   explicit KvHolds(kv::BlockPool& pool) : pool_(pool) {}
 
-  // Holds all of the blocks, or those beyond what is already held. False when other blocks are
-  // held, because a transfer may be reading them.
+  // Holds all of the blocks of a sequence, or those beyond what is already held. False when other
+  // blocks are held, because a transfer may be reading them.
   bool Hold(RequestId id, std::span<const kv::BlockHandle> blocks, Time until);
+  // Holds those of the blocks that are not held yet, beside the others.
+  void HoldMore(RequestId id, std::span<const kv::BlockHandle> blocks, Time until);
   // Each once, in the order they were held.
   std::vector<BlockIndex> BlocksOf(RequestId id) const;
   // False: nothing is held any more. Blocks whose hold has expired may have been promised to other

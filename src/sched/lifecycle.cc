@@ -34,16 +34,7 @@ void SchedulerImpl::Abort(RequestId id, std::optional<int> index, Time,
 void SchedulerImpl::End(Sequence& sequence, FinishReason reason, RequestOutput& output) {
   Request& r = *sequence.request;
   sequence.finish = reason;
-  requests_.NoteEnded(r);
-  if (sequence.sent && !sequence.in_flight) builder_.Release(sequence.id);
-  if (r.sharing_prompt) {
-    if (sequence.index == r.leader) {
-      Sequence& next = forks_.HandOver(sequence);
-      // The token that this step samples has the wrong seed and is not used.
-      if (next.in_flight) ledger_.HandOver(*next.in_flight, sequence, next);
-    }
-    r.sharing_prompt = r.live() > 1;
-  }
+  LeaveOthers(sequence);
   IndexPrefixes(sequence);
   HoldKv(sequence);
   FreeBlocks(kv_, sequence);
@@ -54,10 +45,24 @@ void SchedulerImpl::End(Sequence& sequence, FinishReason reason, RequestOutput& 
   Retire(r);
 }
 
-// The sequence ends here without an output.
+// It has ended, and its siblings continue. The next one computes their prompt if this one did.
+void SchedulerImpl::LeaveOthers(Sequence& sequence) {
+  Request& r = *sequence.request;
+  requests_.NoteEnded(r);
+  if (sequence.sent && !sequence.in_flight) builder_.Release(sequence.id);
+  if (!r.sharing_prompt) return;
+  if (sequence.index == r.leader) {
+    Sequence& next = forks_.HandOver(sequence);
+    // The token that this step samples has the wrong seed and is not used.
+    if (next.in_flight) ledger_.HandOver(*next.in_flight, sequence, next);
+  }
+  r.sharing_prompt = r.live() > 1;
+}
+
+// The sequence ends here without an output, because it continues or has ended elsewhere.
 void SchedulerImpl::Discard(Sequence& sequence) {
   sequence.finish = FinishReason::kAbort;
-  if (sequence.sent && !sequence.in_flight) builder_.Release(sequence.id);
+  LeaveOthers(sequence);
   FreeBlocks(kv_, sequence);
 }
 

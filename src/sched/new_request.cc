@@ -108,10 +108,6 @@ Status CheckHandOff(const NewRequest& request, int output_limit) {
   for (const ResumedSequence& s : resumed) {
     if (!s.finished) MR_RETURN_IF_ERROR(CheckLength(s.output.size(), output_limit));
   }
-  if (request.import_open && n != 1) {
-    return InvalidArgument(
-        fmt::format("import_open needs a request of one sequence, this one has {}", n));
-  }
   return CheckImports(request);
 }
 

@@ -95,12 +95,26 @@ void PromptForks::DropTables(Request& request) {
   }
 }
 
+// All import their own KV, and the blocks that they share are in every table.
+void PromptForks::LeadImport(Sequence& leader, Sequence& next) const {
+  const int shared = SharedBlocks(*next.request);
+  next.started = std::exchange(leader.started, false);
+  next.computed = std::min(std::exchange(leader.computed, 0), shared * kv_.block_size());
+  next.chain = std::exchange(leader.chain, {});
+  next.chain.nodes.resize(std::min(next.chain.nodes.size(), static_cast<size_t>(shared)));
+  next.chain.indexed = std::min(next.chain.indexed, shared);
+}
+
 Sequence& PromptForks::HandOver(Sequence& leader) {
   Request& r = *leader.request;
   const auto next = std::ranges::find_if(r.sequences, &Sequence::live);
   MR_CHECK(next != r.sequences.end()) << "no sequence can take over the prompt";
   r.leader = next->index;
   r.sharing_prompt = r.live() > 1;
+  if (r.state == RequestState::kPulling && next->waits_with_table()) {
+    LeadImport(leader, *next);
+    return *next;
+  }
   next->started = std::exchange(leader.started, false);
   next->computed = std::min(std::exchange(leader.computed, 0), r.TotalOf(*next) - 1);
   next->computed_most =

@@ -38,10 +38,12 @@ class PromptForks {
   // The same for KV that was imported whole: some have a table already.
   void Start(Request& request);
   // The leader ends before the prompt is computed: the next sequence takes over its blocks and the
-  // KV of its step in flight. Returns that sequence.
+  // KV of its step in flight, or leads the import of all. Returns that sequence.
   Sequence& HandOver(Sequence& leader);
 
  private:
+  void LeadImport(Sequence& leader, Sequence& next) const;
+
   kv::KvCache& kv_;
   int promised_blocks_ = 0;
 };

@@ -74,10 +74,11 @@ class RecordingScheduler : public Scheduler {
     Write(LoggedKvArrival{now, id, true, lacking});
     inner_->KvArrivedWithout(id, lacking, now);
   }
-  Status ExtendImport(RequestId id, std::vector<TokenId> more_output, int imported_tokens,
+  Status ExtendImport(RequestId id, const std::vector<ResumedSequence>& more,
+                      const std::vector<int>& imported_tokens,
                       std::vector<KvPull>& pulls) override {
-    MR_RETURN_IF_ERROR(inner_->ExtendImport(id, more_output, imported_tokens, pulls));
-    Write(LoggedKvExtension{id, std::move(more_output), imported_tokens});
+    MR_RETURN_IF_ERROR(inner_->ExtendImport(id, more, imported_tokens, pulls));
+    Write(LoggedKvExtension{id, more, imported_tokens});
     return OkStatus();
   }
   void CloseImport(RequestId id, Time now) override {

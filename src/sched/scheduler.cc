@@ -68,9 +68,9 @@ SchedulerImpl::SchedulerImpl(const SchedulerOptions& options)
       reservations_(options),
       pulls_(kv_.device(), options.block_size),
       holds_(kv_.device()),
+      watermark_blocks_(static_cast<int>(options.watermark * options.num_blocks)),
       ledger_(options.stages),
-      builder_(kv_, ledger_, pulls_),
-      watermark_blocks_(static_cast<int>(options.watermark * options.num_blocks)) {}
+      builder_(kv_, ledger_, pulls_) {}
 
 Status SchedulerImpl::Add(NewRequest spec, Time now) {
   MR_CHECK(spec.prompt && spec.params) << "a request without prompt or parameters";

@@ -105,7 +105,8 @@ struct NewRequest {
   // or nothing more is imported.
   std::vector<int> imported_tokens;
   // More may be imported by ExtendImport, because the source still runs the request (live
-  // migration): it does not run here before CloseImport. Needs n = 1 and imported tokens.
+  // migration): it does not run here before CloseImport. With n > 1, each sequence imports more
+  // than the full blocks of the prompt that it shares.
   bool import_open = false;
   // Ends with the first token of any sequence, because another stage decodes it (DistServe section
   // 4.3). The output of this token has no `finish`, and the other sequences have no output. A
@@ -285,12 +286,14 @@ class Scheduler {
   virtual void KvArrived(RequestId id, bool complete, Time now) = 0;
   // The same, with the KV of every layer except these: only they compute it again (only_layers).
   virtual void KvArrivedWithout(RequestId id, LayerRange lacking, Time now) = 0;
-  // For an open import that has its blocks: appends tokens that its source has generated since then
-  // and raises imported_tokens. Takes more blocks and asks for one more pull, unless
-  // imported_tokens stays the same; the pull is appended once it may start. On an error nothing has
+  // For an open import that has its blocks: what its source has done since then, by sequence.
+  // `more` has the tokens that it has generated and whether it has ended there; `imported_tokens`
+  // is in place of the earlier ones. Takes more blocks, and asks for a pull for each sequence that
+  // imports more than before; the pulls are appended once they may start. On an error nothing has
   // changed. kResourceExhausted: no blocks are left; kFailedPrecondition: it does not pull, or its
-  // import is closed; kInvalidArgument: not more than before.
-  virtual Status ExtendImport(RequestId id, std::vector<TokenId> more_output, int imported_tokens,
+  // import is closed; kInvalidArgument: less than before, or every sequence has ended.
+  virtual Status ExtendImport(RequestId id, const std::vector<ResumedSequence>& more,
+                              const std::vector<int>& imported_tokens,
                               std::vector<KvPull>& pulls) = 0;
   // Nothing more is imported: the request runs once every pull has ended. Unknown ids and closed
   // imports are ignored.
@@ -306,8 +309,8 @@ class Scheduler {
 
   // A snapshot of a request that continues here. The KV computed so far (if running) is held for
   // this time or until ReleaseKv, and may be read while the request continues; another call holds
-  // more (n = 1). `kv` is empty if there is none, or if other blocks are held for the id: it was
-  // preempted in between, or n > 1 and it has grown. nullopt when it is unknown or has ended.
+  // more. `kv` is empty if there is none, or if n = 1 and other blocks are held for the id, because
+  // it was preempted in between. nullopt when it is unknown or has ended.
   virtual std::optional<DetachedRequest> Export(RequestId id, Time now, Duration hold_kv) = 0;
   // Keeps the request out of further steps. It keeps its blocks, although requests before it in
   // order may still take them. True when no step in flight holds it, so all its tokens are

@@ -58,8 +58,8 @@ class SchedulerImpl : public Scheduler {
   void KvArrived(RequestId id, bool complete, Time now) override;
   void KvArrivedWithout(RequestId id, LayerRange lacking, Time now) override;
   std::vector<BlockIndex> HeldBlocks(RequestId id) const override { return holds_.BlocksOf(id); }
-  Status ExtendImport(RequestId id, std::vector<TokenId> more_output, int imported_tokens,
-                      std::vector<KvPull>& pulls) override;
+  Status ExtendImport(RequestId id, const std::vector<ResumedSequence>& more,
+                      const std::vector<int>& imported_tokens, std::vector<KvPull>& pulls) override;
   void CloseImport(RequestId id, Time now) override;
   bool ExtendHold(RequestId id, Time now, Duration hold_kv) override {
     return holds_.Extend(id, now, hold_kv);
@@ -134,6 +134,7 @@ class SchedulerImpl : public Scheduler {
   RequestOutput& AppendOutput(const Sequence& sequence, std::vector<RequestOutput>& outputs) const;
   void End(Sequence& sequence, FinishReason reason, RequestOutput& output);
   void Discard(Sequence& sequence);
+  void LeaveOthers(Sequence& sequence);
   void Retire(Request& request);
   void Reap(Request& request);
 

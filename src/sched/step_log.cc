@@ -31,6 +31,14 @@ Json EncodeOptions(const SchedulerOptions& o) {
           {"cache_identity", o.cache_identity}};
 }
 
+Json EncodeResumed(const std::vector<ResumedSequence>& resumed) {
+  Json out = Json::array();
+  for (const ResumedSequence& s : resumed) {
+    out.push_back({{"output", s.output}, {"finished", s.finished}});
+  }
+  return out;
+}
+
 Json EncodeCosts(const PreemptionCosts& c) {
   return {{"prefill_tokens_per_s", c.prefill_tokens_per_s},
           {"swap_bytes_per_s", c.swap_bytes_per_s},
@@ -86,9 +94,7 @@ struct Encoder {
                 {"seed", r.seed},
                 {"priority", r.priority},
                 {"cache_salt", r.cache_salt}};
-    for (const ResumedSequence& s : r.resumed) {
-      out["resumed"].push_back({{"output", s.output}, {"finished", s.finished}});
-    }
+    if (!r.resumed.empty()) out["resumed"] = EncodeResumed(r.resumed);
     if (r.times) out["times"] = EncodeTimes(*r.times);
     if (r.cached_prompt_tokens != 0) out["cached_prompt_tokens"] = r.cached_prompt_tokens;
     if (!r.imported_tokens.empty()) out["imported_tokens"] = r.imported_tokens;
@@ -124,7 +130,7 @@ struct Encoder {
   }
   Json operator()(const LoggedKvExtension& e) const {
     return {{"kv_extended", e.id.value()},
-            {"more_output", e.more_output},
+            {"resumed", EncodeResumed(e.more)},
             {"imported_tokens", e.imported_tokens}};
   }
   Json operator()(const LoggedImportEnd& e) const {

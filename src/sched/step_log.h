@@ -18,7 +18,7 @@
 
 namespace millrace::sched {
 
-inline constexpr int kStepLogVersion = 3;
+inline constexpr int kStepLogVersion = 4;
 inline constexpr size_t kStepLogBytesMax = size_t{4} << 30;
 
 struct LoggedAdd {
@@ -56,8 +56,8 @@ struct LoggedHoldExtension {
 };
 struct LoggedKvExtension {
   RequestId id;
-  std::vector<TokenId> more_output;
-  int imported_tokens = 0;
+  std::vector<ResumedSequence> more;
+  std::vector<int> imported_tokens;
 };
 struct LoggedImportEnd {
   Time at;

@@ -251,9 +251,9 @@ Result<std::optional<LogEntry>> ParseHandOver(const Json& line) {
     entry = LoggedHoldExtension{f.At(), RequestId(f.Get<uint64_t>("hold_extended")),
                                 Duration{f.Get<int64_t>("hold_kv_ns")}};
   } else if (line.contains("kv_extended")) {
-    entry = LoggedKvExtension{RequestId(f.Get<uint64_t>("kv_extended")),
-                              f.Get<std::vector<TokenId>>("more_output"),
-                              f.Get<int>("imported_tokens")};
+    MR_ASSIGN_OR_RETURN(std::vector<ResumedSequence> more, ParseResumed(line));
+    entry = LoggedKvExtension{RequestId(f.Get<uint64_t>("kv_extended")), std::move(more),
+                              f.Get<std::vector<int>>("imported_tokens")};
   } else if (line.contains("import_closed")) {
     entry = LoggedImportEnd{f.At(), RequestId(f.Get<uint64_t>("import_closed"))};
   } else if (line.contains("expose")) {

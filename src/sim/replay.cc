@@ -63,7 +63,7 @@ class Player {
       (void)scheduler_->ExtendHold(longer->id, now, longer->hold_kv);
     } else if (const auto* more = std::get_if<sched::LoggedKvExtension>(&entry)) {
       MR_RETURN_IF_ERROR(
-          scheduler_->ExtendImport(more->id, more->more_output, more->imported_tokens, pulls_));
+          scheduler_->ExtendImport(more->id, more->more, more->imported_tokens, pulls_));
     } else if (const auto* closed = std::get_if<sched::LoggedImportEnd>(&entry)) {
       scheduler_->CloseImport(closed->id, now);
     } else if (const auto* exported = std::get_if<sched::LoggedExport>(&entry)) {

@@ -195,6 +195,38 @@ TEST_F(Waiting, ARequestThatDecodesDoesNotHoldUpPrompts) {
   EXPECT_EQ(Describe().waiting, 1);
 }
 
+// The prefill worker computes their prompt and one token. Its KV is pulled once, and the others
+// begin with the last token of the prompt.
+TEST_F(Waiting, SeveralSequencesShareOneHandOver) {
+  ASSERT_TRUE(Submit(1, 10, /*n=*/3).ok());
+  EXPECT_EQ(Busy(), (std::set<uint64_t>{2}));
+  EndStep(2);
+  EXPECT_EQ(Tokens(1), 1u);
+  ASSERT_EQ(pulls_.size(), 1u);
+  EXPECT_TRUE(steps_.empty());
+  EndPull(0);
+  ASSERT_EQ(steps_.size(), 1u);
+  const auto& sequences = steps_[0].second.plan->sequences;
+  ASSERT_EQ(sequences.size(), 3u);
+  EXPECT_EQ(sequences[0].start, 10);
+  EXPECT_EQ(sequences[1].start, 9);
+  EndStep(1);
+  EXPECT_EQ(Tokens(1), 4u);
+}
+
+// A sequence that ends with its first token does not take the others along.
+TEST_F(Waiting, ASequenceThatWasAbortedIsNotHandedOver) {
+  ASSERT_TRUE(Submit(1, 10, /*n=*/2).ok());
+  c_->Abort(RequestId(1), 0, now_);
+  EndStep(2);  // computes what the first sequence has begun, for the second
+  EndStep(2);
+  ASSERT_EQ(pulls_.size(), 1u);
+  EndPull(0);
+  ASSERT_EQ(steps_.size(), 1u);
+  ASSERT_EQ(steps_[0].second.plan->sequences.size(), 1u);
+  EXPECT_EQ(Tokens(1), 1u);
+}
+
 // Requests of one kind keep the order of arrival.
 TEST_F(Waiting, OldestFirst) {
   Lose(1);

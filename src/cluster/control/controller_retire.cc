@@ -82,7 +82,7 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
   const bool has_kv =
       info && info->state == sched::RequestState::kRunning && info->computed_tokens > 0;
   if (has_kv && !CanServe(layout())) return;  // no pipeline could take it, so it continues here
-  if (has_kv && request.n() == 1 && pipeline.role != StageRole::kPrefill) {
+  if (has_kv && pipeline.role != StageRole::kPrefill) {
     if (transfers_.full()) return;
     placements_.Update();
     const auto choice = placements_.Choose(request, now);
@@ -93,8 +93,8 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
       return;
     }
   }
-  // A request that cannot migrate fetches its KV later: it has several sequences, is in the middle
-  // of its prompt, or no pipeline takes it now.
+  // A request that cannot migrate fetches its KV later: it is in the middle of its prompt, or no
+  // pipeline takes it now.
   const auto hold = has_kv ? std::optional(options_.hold_limit) : std::nullopt;
   auto detached = pipeline.scheduler->Detach(id, now, hold);
   if (!detached) return;  // the request is ending

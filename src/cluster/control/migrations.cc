@@ -12,9 +12,17 @@ namespace {
 constexpr int kRestTokensMax = 32;
 constexpr int kRoundsMax = 5;
 
-std::vector<TokenId> OutputFrom(const sched::DetachedRequest& request, int64_t first) {
-  const std::vector<TokenId>& output = request.request.resumed.front().output;
-  return {output.begin() + first, output.end()};
+// What the source has generated that the destination does not know.
+std::vector<sched::ResumedSequence> NewsOf(const sched::DetachedRequest& request,
+                                           std::vector<size_t>& known) {
+  std::vector<sched::ResumedSequence> news;
+  for (size_t k = 0; k < known.size(); ++k) {
+    const sched::ResumedSequence& s = request.request.resumed[k];
+    const auto first = s.output.begin() + static_cast<ptrdiff_t>(known[k]);
+    news.push_back({.output = {first, s.output.end()}, .finished = s.finished});
+    known[k] = s.output.size();
+  }
+  return news;
 }
 
 }  // namespace
@@ -32,18 +40,24 @@ Status Migrations::Start(RequestId id, PipelineId from, sched::Scheduler& source
   }
   // The blocks are held, so that a preemption does not free them while they are read.
   std::optional<sched::DetachedRequest> copy = source.Export(id, now, options_.hold_limit);
-  if (copy && copy->request.params->n != 1) {
-    source.ReleaseKv(id);
-    return FailedPrecondition("a request with several sequences cannot migrate");
+  const auto info = source.Inspect(id, now);
+  Migration migration{.from = from, .to = to};
+  bool enough = copy && info && !copy->kv.empty();
+  for (size_t k = 0; enough && k < copy->kv.size(); ++k) {
+    const sched::ResumedSequence& s = copy->request.resumed[k];
+    const int whole = s.finished ? 0 : WholeBlocks(copy->kv[k].tokens);
+    enough = s.finished || whole > 0;
+    migration.pulls += s.finished ? 0 : 1;
+    migration.imported.push_back(whole);
+    migration.known.push_back(s.output.size());
   }
-  const int whole = copy ? WholeBlocks(copy->computed_tokens()) : 0;
-  if (whole == 0) {
+  if (!enough) {
     source.ReleaseKv(id);
     return FailedPrecondition("the request has no complete block of KV to migrate");
   }
-  Migration migration{.from = from, .to = to, .imported = whole};
-  migration.resumed = std::ssize(copy->request.resumed.front().output);
-  copy->request.imported_tokens = {whole};
+  migration.preemptions = info->preemptions;
+  migration.kv = std::move(copy->kv);
+  copy->request.imported_tokens = migration.imported;
   copy->request.import_open = true;
   if (Status added = target.Add(std::move(copy->request), now); !added.ok()) {
     source.ReleaseKv(id);
@@ -53,23 +67,15 @@ Status Migrations::Start(RequestId id, PipelineId from, sched::Scheduler& source
   return OkStatus();
 }
 
-std::vector<BlockIndex> Migrations::BeginRound(const sched::KvPull& pull,
-                                               const sched::Scheduler& source, Time now) {
-  Migration& migration = all_.at(pull.id);
-  std::vector<BlockIndex> blocks = source.HeldBlocks(pull.id);
-  if (blocks.empty()) {
-    auto copy = source.Peek(pull.id);
-    if (copy && !copy->kv.empty()) blocks = std::move(copy->kv.front().blocks);
-  }
-  if (std::ssize(blocks) * options_.block_size < pull.end_token) return {};
-  if (const auto info = source.Inspect(pull.id, now)) migration.preemptions = info->preemptions;
-  return blocks;
+std::vector<BlockIndex> Migrations::SourceOf(const sched::KvPull& pull) const {
+  const sched::SequenceKv& kv = all_.at(pull.id).kv[static_cast<size_t>(pull.index)];
+  return kv.tokens >= pull.end_token ? kv.blocks : std::vector<BlockIndex>();
 }
 
 // A worker's lease begins only when its message arrives, which may be late. So the KV that was read
 // is the request's only if it was not preempted at the source since the round began.
-bool Migrations::RoundEnded(RequestId id, const FetchedLayers& fetched, sched::Scheduler& source,
-                            sched::Scheduler& target, Time now, std::vector<sched::KvPull>& pulls) {
+bool Migrations::PullEnded(RequestId id, const FetchedLayers& fetched, sched::Scheduler& source,
+                           sched::Scheduler& target, Time now, std::vector<sched::KvPull>& pulls) {
   Migration& migration = all_.at(id);
   const auto info = source.Inspect(id, now);
   if (!fetched.HasAllKv() || !info || info->preemptions != migration.preemptions) {
@@ -80,17 +86,31 @@ bool Migrations::RoundEnded(RequestId id, const FetchedLayers& fetched, sched::S
   } else {
     migration.fetched = fetched;
   }
-  const auto copy = source.Export(id, now, options_.hold_limit);
-  if (!copy || copy->computed_tokens() < migration.imported) return false;  // preempted
-  const int whole = WholeBlocks(copy->computed_tokens());
-  if (whole - migration.imported <= kRestTokensMax || ++migration.rounds >= kRoundsMax) {
+  return --migration.pulls > 0 || RoundEnded(id, migration, source, target, now, pulls);
+}
+
+bool Migrations::RoundEnded(RequestId id, Migration& migration, sched::Scheduler& source,
+                            sched::Scheduler& target, Time now,
+                            std::vector<sched::KvPull>& pulls) const {
+  auto copy = source.Export(id, now, options_.hold_limit);
+  if (!copy || copy->kv.empty()) return false;  // preempted
+  std::vector<int> imported = migration.imported;
+  int pulls_due = 0, rest = 0;
+  for (size_t k = 0; k < imported.size(); ++k) {
+    if (copy->request.resumed[k].finished) continue;
+    const int whole = WholeBlocks(copy->kv[k].tokens);
+    if (whole < imported[k]) return false;
+    pulls_due += whole > imported[k] ? 1 : 0;
+    rest += whole - std::exchange(imported[k], whole);
+  }
+  if (rest <= kRestTokensMax || ++migration.rounds >= kRoundsMax) {
     migration.pausing = true;
     return true;
   }
-  std::vector<TokenId> more = OutputFrom(*copy, migration.resumed);
-  migration.resumed += std::ssize(more);
-  migration.imported = whole;
-  return target.ExtendImport(id, std::move(more), whole, pulls).ok();
+  migration.pulls = pulls_due;
+  migration.kv = std::move(copy->kv);
+  migration.imported = std::move(imported);
+  return target.ExtendImport(id, NewsOf(*copy, migration.known), migration.imported, pulls).ok();
 }
 
 std::vector<RequestId> Migrations::Pausing() const {
@@ -106,23 +126,26 @@ std::optional<Migrations::Paused> Migrations::Pause(RequestId id, sched::Schedul
                                                     std::vector<sched::KvPull>& pulls) {
   if (!source.Pause(id)) return std::nullopt;
   Paused paused{.migration = std::move(all_.extract(id).mapped())};
-  const Migration& migration = paused.migration;
   paused.request = source.Detach(id, now, options_.hold_limit);
   if (!paused.request) {
     (void)target.Detach(id, now, std::nullopt);
     source.ReleaseKv(id);
     return paused;
   }
-  const int computed = std::max(paused.request->computed_tokens(), migration.imported);
-  std::vector<TokenId> more = OutputFrom(*paused.request, migration.resumed);
-  paused.pulls_rest = computed > migration.imported;
-  if (paused.pulls_rest || !more.empty()) {
-    if (!target.ExtendImport(id, std::move(more), computed, pulls).ok()) {
-      (void)target.Detach(id, now, std::nullopt);
-      source.ReleaseKv(id);
-      paused.outcome = Outcome::kNoRoom;
-      return paused;
-    }
+  Migration& migration = paused.migration;
+  std::vector<int> imported = migration.imported;
+  for (size_t k = 0; k < paused.request->kv.size(); ++k) {
+    const int computed = paused.request->kv[k].tokens;
+    if (computed <= imported[k]) continue;
+    imported[k] = computed;
+    paused.pulls_rest = true;
+  }
+  const auto news = NewsOf(*paused.request, migration.known);
+  if (!target.ExtendImport(id, news, imported, pulls).ok()) {
+    (void)target.Detach(id, now, std::nullopt);
+    source.ReleaseKv(id);
+    paused.outcome = Outcome::kNoRoom;
+    return paused;
   }
   target.CloseImport(id, now);
   if (!paused.pulls_rest) source.ReleaseKv(id);

@@ -34,11 +34,15 @@ class Migrations {
  public:
   struct Migration {
     PipelineId from, to;
-    bool pausing = false;                  // the rounds are over
-    int rounds = 0;                        // ended
-    int preemptions = 0;                   // at the source, when the round began
-    int imported = 0;                      // tokens that the destination was last asked to import
-    int64_t resumed = 0;                   // output tokens known to the destination
+    bool pausing = false;  // the rounds are over
+    int rounds = 0;        // ended
+    int pulls = 0;         // of this round that have not ended
+    int preemptions = 0;   // at the source, when the round began
+    // By sequence: what the source had then, how many tokens of it the destination was asked to
+    // import, and how many tokens of output the destination knows.
+    std::vector<sched::SequenceKv> kv;
+    std::vector<int> imported;
+    std::vector<size_t> known;
     std::optional<FetchedLayers> fetched;  // by all rounds
     RenewalTimer renewal;
   };
@@ -60,17 +64,17 @@ class Migrations {
   const Migration* Find(RequestId id) const;
 
   // The source continues to run the request. On an error nothing has changed. kResourceExhausted:
-  // migrations_max; kFailedPrecondition: several sequences, or too little KV; others as of
+  // migrations_max; kFailedPrecondition: some sequence has too little KV; others as of
   // Scheduler::Add.
   Status Start(RequestId id, PipelineId from, sched::Scheduler& source, PipelineId to,
                sched::Scheduler& target, Time now);
   // The blocks that hold the tokens of a round's pull. Empty: the source no longer has them.
-  std::vector<BlockIndex> BeginRound(const sched::KvPull& pull, const sched::Scheduler& source,
-                                     Time now);
-  // The pull of a round has ended, and the destination knows it. Appends the pulls of another round
-  // that may start now, or the request is one of Pausing. False: the caller abandons the migration.
-  bool RoundEnded(RequestId id, const FetchedLayers& fetched, sched::Scheduler& source,
-                  sched::Scheduler& target, Time now, std::vector<sched::KvPull>& pulls);
+  std::vector<BlockIndex> SourceOf(const sched::KvPull& pull) const;
+  // A pull of a round has ended, and the destination knows it. After the last one of the round,
+  // appends the pulls of another round that may start now, or the request is one of Pausing. False:
+  // the caller abandons the migration.
+  bool PullEnded(RequestId id, const FetchedLayers& fetched, sched::Scheduler& source,
+                 sched::Scheduler& target, Time now, std::vector<sched::KvPull>& pulls);
   // The requests whose rounds are over.
   std::vector<RequestId> Pausing() const;
   // nullopt: a step in flight has the request. Otherwise its migration is over. Appends the pulls
@@ -88,6 +92,8 @@ class Migrations {
  private:
   // Rounded down: while the source runs it still writes to the last block.
   int WholeBlocks(int tokens) const { return tokens - tokens % options_.block_size; }
+  bool RoundEnded(RequestId id, Migration& migration, sched::Scheduler& source,
+                  sched::Scheduler& target, Time now, std::vector<sched::KvPull>& pulls) const;
 
   const MigrationsOptions options_;
   std::map<RequestId, Migration> all_;

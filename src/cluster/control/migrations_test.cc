@@ -55,14 +55,17 @@ class MigrationsTest : public ::testing::Test {
   void BeginRound() {
     (void)Schedule(*target_);
     ASSERT_EQ(pulls_.size(), 1u);
-    blocks_ = migrations_.BeginRound(pulls_.front(), *source_, now_);
+    blocks_ = migrations_.SourceOf(pulls_.front());
   }
   bool EndRound(bool complete = true) {
-    target_->KvArrived(kRequest, complete, now_);
     pulls_.clear();
+    return EndPull(complete);
+  }
+  bool EndPull(bool complete = true) {
+    target_->KvArrived(kRequest, complete, now_);
     FetchedLayers fetched{std::vector<bool>(4, true), {2}};
     if (!complete) fetched.has_kv[1] = false;
-    return migrations_.RoundEnded(kRequest, fetched, *source_, *target_, now_, pulls_);
+    return migrations_.PullEnded(kRequest, fetched, *source_, *target_, now_, pulls_);
   }
   auto Pause() { return migrations_.Pause(kRequest, *source_, *target_, now_, pulls_); }
   void ExpectTheSourceContinues() {
@@ -210,12 +213,55 @@ TEST_F(MigrationsTest, RequestsThatCannotMigrateAreRefused) {
   EXPECT_EQ(Start().code(), StatusCode::kResourceExhausted) << "one at a time";
 }
 
-TEST_F(MigrationsTest, SeveralSequencesDoNotMigrate) {
+// Each sequence's whole blocks are copied while all run, then what each has computed meanwhile.
+TEST_F(MigrationsTest, SeveralSequencesMigrateTogether) {
   Submit(10, 60, /*n=*/2);
-  const Status refused = Start();
-  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
-  EXPECT_NE(refused.message().find("several sequences"), std::string::npos);
-  EXPECT_TRUE(source_->HeldBlocks(kRequest).empty());
+  ASSERT_TRUE(Start().ok());
+  (void)Schedule(*target_);
+  ASSERT_EQ(pulls_.size(), 2u);
+  for (const sched::KvPull& pull : pulls_) {
+    EXPECT_EQ(pull.end_token, 8) << pull.index;
+    EXPECT_EQ(migrations_.SourceOf(pull), migrations_.SourceOf(pulls_[0])) << "they share both";
+  }
+  Step(3);
+  pulls_.clear();
+  EXPECT_TRUE(EndPull());
+  EXPECT_TRUE(migrations_.Pausing().empty()) << "one pull has not ended";
+  EXPECT_TRUE(EndPull());
+  EXPECT_EQ(migrations_.Pausing(), std::vector<RequestId>{kRequest});
+  const auto paused = Pause();
+  ASSERT_TRUE(paused);
+  EXPECT_EQ(paused->outcome, Migrations::Outcome::kMoved);
+  ASSERT_EQ(pulls_.size(), 2u);
+  EXPECT_EQ(std::pair(pulls_[0].first_token, pulls_[0].end_token), std::pair(8, 13));
+  EXPECT_EQ(std::pair(pulls_[1].first_token, pulls_[1].end_token), std::pair(8, 12));
+  for (int pull = 0; pull < 2; ++pull) target_->KvArrived(kRequest, true, now_);
+  const StepPlan* plan = Schedule(*target_);
+  ASSERT_NE(plan, nullptr);
+  ASSERT_EQ(plan->sequences.size(), 2u);
+  EXPECT_EQ(plan->sequences[0].start, 13);
+  EXPECT_EQ(plan->sequences[1].start, 12);
+}
+
+TEST_F(MigrationsTest, ASequenceThatEndsMeanwhileStaysBehind) {
+  Submit(10, 60, /*n=*/3);
+  Step();
+  ASSERT_TRUE(Start().ok());
+  (void)Schedule(*target_);
+  ASSERT_EQ(pulls_.size(), 3u);
+  source_->Abort(kRequest, 0, now_, outputs_);
+  pulls_.clear();
+  for (int pull = 0; pull < 3; ++pull) ASSERT_TRUE(EndPull());
+  const auto paused = Pause();
+  ASSERT_TRUE(paused);
+  EXPECT_EQ(paused->outcome, Migrations::Outcome::kMoved);
+  ASSERT_EQ(pulls_.size(), 2u);
+  for (int pull = 0; pull < 2; ++pull) target_->KvArrived(kRequest, true, now_);
+  const StepPlan* plan = Schedule(*target_);
+  ASSERT_NE(plan, nullptr);
+  ASSERT_EQ(plan->sequences.size(), 2u);
+  EXPECT_EQ(plan->sequences[0].start, 10) << "nothing is computed twice";
+  target_->CheckIntegrity();
 }
 
 TEST_F(MigrationsTest, LeasesAreRenewedWhileTheTargetIsAlive) {

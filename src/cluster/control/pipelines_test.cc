@@ -64,9 +64,9 @@ class PipelinesTest : public ::testing::Test {
     EXPECT_TRUE(pipeline.open);
     return pipeline;
   }
-  void Add(Pipeline& pipeline, uint64_t request) {
+  void Add(Pipeline& pipeline, uint64_t request, int prompt_tokens = 3) {
     sched::NewRequest added{.id = RequestId(request)};
-    added.prompt = std::make_shared<const std::vector<TokenId>>(3, 1);
+    added.prompt = std::make_shared<const std::vector<TokenId>>(prompt_tokens, 1);
     added.params = std::make_shared<const SamplingParams>();
     ASSERT_TRUE(pipeline.scheduler->Add(std::move(added), now_).ok());
     pipelines_.Touch(pipeline.id);
@@ -141,6 +141,69 @@ TEST_F(PipelinesTest, APrefillPipelineCachesActivationsWhereDecodePipelinesSplit
   const auto orders = Sent<OpenPipeline>();
   ASSERT_EQ(orders.size(), 1u);
   EXPECT_EQ(orders[0].second.cache_activations_at, std::vector<int>{1});
+}
+
+// DistServe section 3.1: more tokens than L_m take longer and give no more tokens per second.
+TEST_F(PipelinesTest, PrefillBatchesPromptsUpToWhatSaturatesItsWorkers) {
+  Plan plan{.num_layers = 4};
+  plan.stages = {{.layers = {0, 4}, .role = StageRole::kPrefill},
+                 {.layers = {0, 4}, .role = StageRole::kDecode}};
+  Layout layout = MakeLayout(plan, {}).value();
+  uint64_t worker = 0;
+  for (LayoutStage& stage : layout.stages) Load(stage.ranks[0], ++worker, 0);
+  Pipeline& pipeline = Opened(layout);
+  const auto profiled = [&](int64_t tokens) {
+    members_.Find("w1")->profile =
+        std::make_shared<const cost::Profile>(cost::Profile{.saturation_tokens = tokens});
+    pipelines_.FollowProfile(WorkerId(1));
+  };
+  const auto batched = [&] {
+    FormSteps();
+    const auto steps = Sent<PipelineStep>();
+    if (steps.size() != 1) return size_t{0};
+    EndStep(pipeline, steps[0].second);
+    for (uint64_t id = 1; id < 20; ++id) {
+      pipeline.scheduler->Abort(RequestId(id), std::nullopt, now_, outputs_);
+    }
+    return steps[0].second.plan->sequences.size();
+  };
+  for (uint64_t id : {1, 2}) Add(pipeline, id);
+  EXPECT_EQ(batched(), 2u) << "nothing is known of the worker";
+  profiled(3);
+  for (uint64_t id : {3, 4}) Add(pipeline, id);
+  EXPECT_EQ(batched(), 1u);
+  profiled(4);
+  for (uint64_t id : {5, 6}) Add(pipeline, id);
+  EXPECT_EQ(batched(), 2u) << "three tokens do not saturate it";
+}
+
+TEST_F(PipelinesTest, StepsThatDecodeKeepTheTpotLimit) {
+  PipelinesOptions options = Options();
+  options.scheduler.max_num_seqs = 4;
+  options.tpot_limit = Duration::Millis(10);
+  Pipelines pipelines(options, members_, ids_, outbox_, memory_);
+  const Layout layout = Loaded(1);
+  const PlannedPipeline& planned = layout.pipelines.front();
+  Pipeline& pipeline = *pipelines.FindOrOpen(layout, planned.route, planned.role, now_);
+  pipelines.Opened(pipeline, WorkerId(1));
+  const auto tokens_of_step = [&](Duration took) {
+    pipelines.Touch(pipeline.id);
+    (void)pipelines.FormSteps(now_, [](Pipeline&) {});
+    const PipelineStep step = Sent<PipelineStep>().at(0).second;
+    now_ = now_ + took;
+    StepResult result{.id = step.plan->id};
+    for (const SequenceStep& s : step.plan->sequences) {
+      result.sequences.push_back({.id = s.id, .token = 9});
+    }
+    pipelines.Commit(pipeline, result, now_, outputs_);
+    return step.plan->tokens.size();
+  };
+  Add(pipeline, 1, 40);
+  EXPECT_EQ(tokens_of_step(Duration::Millis(100)), 40u) << "it delays nobody";
+  Add(pipeline, 2, 40);
+  EXPECT_EQ(tokens_of_step(Duration::Millis(25)), 41u) << "nothing is measured";
+  Add(pipeline, 3, 40);
+  EXPECT_EQ(tokens_of_step(Duration::Millis(10)), 17u) << "one decodes, and 40 x 10 / 25";
 }
 
 TEST_F(PipelinesTest, FormsStepsOfOpenPipelinesThatWereTouched) {

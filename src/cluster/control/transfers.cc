@@ -108,7 +108,7 @@ void Transfers::StartPulls(Pipeline& to, Time now) {
   for (const sched::KvPull& pull : std::exchange(to.pulls, {})) {
     const Migrations::Migration* migration = migrations_.Find(pull.id);
     if (migration != nullptr && migration->to == to.id) {
-      if (StartRound(to, pull, now)) continue;
+      if (StartRound(to, pull)) continue;
       to.scheduler->KvArrived(pull.id, false, now);
       Abandon(pull.id, now);
     } else if (!StartFetch(to, pull, /*doubtful=*/false)) {
@@ -118,9 +118,9 @@ void Transfers::StartPulls(Pipeline& to, Time now) {
 }
 
 // False: the source no longer has that much KV.
-bool Transfers::StartRound(Pipeline& to, const sched::KvPull& pull, Time now) {
+bool Transfers::StartRound(Pipeline& to, const sched::KvPull& pull) {
   const Pipeline& from = pipelines_.at(migrations_.Find(pull.id)->from);
-  std::vector<BlockIndex> blocks = migrations_.BeginRound(pull, *from.scheduler, now);
+  std::vector<BlockIndex> blocks = migrations_.SourceOf(pull);
   if (blocks.empty()) return false;
   const bool urgent = IsLeaving(from) || migrations_.all().size() > kBackgroundMovesMax;
   return pulls_.Start({from.id, from.hops, {}, std::move(blocks), pull.end_token}, to.id, to.hops,
@@ -167,14 +167,14 @@ void Transfers::MeasurePull(const PullDone& done, const sched::KvPull& pull) {
   pull_s_per_token_ += weight * (here - pull_s_per_token_);
 }
 
-// A round has arrived. Another one follows, or the request pauses.
+// A part of a round has arrived. After the last part another round follows, or the request pauses.
 void Transfers::RoundEnded(Pipeline& to, const KvPulls::Ended& ended, Time now) {
   const RequestId id = ended.pull.id;
   Pipeline& from = pipelines_.at(ended.from);
   to.scheduler->KvArrived(id, ended.layers.HasAllKv(), now);
   // Advance starts the next round, or pauses the request.
   const bool goes_on =
-      migrations_.RoundEnded(id, ended.layers, *from.scheduler, *to.scheduler, now, to.pulls);
+      migrations_.PullEnded(id, ended.layers, *from.scheduler, *to.scheduler, now, to.pulls);
   if (!goes_on) Abandon(id, now);
 }
 

@@ -138,7 +138,7 @@ class Transfers {
                    std::vector<BlockIndex> held);
   void ChangeOwner(Pipeline& from, Pipeline& to, RequestId id, Migrations::Paused paused);
   void MeasurePull(const PullDone& done, const sched::KvPull& pull);
-  bool StartRound(Pipeline& to, const sched::KvPull& pull, Time now);
+  bool StartRound(Pipeline& to, const sched::KvPull& pull);
   bool StartFetch(Pipeline& to, const sched::KvPull& pull, bool doubtful);
   void RoundEnded(Pipeline& to, const KvPulls::Ended& ended, Time now);
   void FetchEnded(Pipeline& to, const KvPulls::Ended& ended, Time now);

@@ -66,9 +66,9 @@ class TransfersTest : public ::testing::Test {
     prompt.hold_kv = Duration::Seconds(30);
     ASSERT_TRUE(prefill_->scheduler->Add(std::move(prompt), now_).ok());
     EndStep(*prefill_);
-    transfers_.HandOver(*prefill_, kRequest);
     request.resumed.resize(1);
     request.resumed.front().output = {9};
+    transfers_.HandOver(*prefill_, request);
     requests_.Wait(kRequest, std::move(request), now_);
     Place(*decode_);
   }

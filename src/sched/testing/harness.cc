@@ -60,8 +60,12 @@ void Harness::Abort(RequestId id, std::optional<int> index) {
 }
 
 Status Harness::ExtendImport(RequestId id, std::vector<TokenId> more_output, int imported_tokens) {
-  const Status extended =
-      scheduler_->ExtendImport(id, std::move(more_output), imported_tokens, pulls_);
+  return ExtendImport(id, {{.output = std::move(more_output)}}, std::vector{imported_tokens});
+}
+
+Status Harness::ExtendImport(RequestId id, const std::vector<ResumedSequence>& more,
+                             const std::vector<int>& imported_tokens) {
+  const Status extended = scheduler_->ExtendImport(id, more, imported_tokens, pulls_);
   Audit();
   return extended;
 }

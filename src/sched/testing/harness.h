@@ -55,6 +55,9 @@ class Harness {
   // Unchanged, including its id.
   Status AddAsIs(NewRequest request);
   void Abort(RequestId id, std::optional<int> index = {});
+  Status ExtendImport(RequestId id, const std::vector<ResumedSequence>& more,
+                      const std::vector<int>& imported_tokens);
+  // Of one sequence.
   Status ExtendImport(RequestId id, std::vector<TokenId> more_output, int imported_tokens);
   // Builds a step and passes it to the model; nullptr when there is none.
   const StepPlan* Schedule();
