@@ -9,7 +9,7 @@
 namespace millrace::sched {
 
 void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
-  const int64_t share = PromptsPerStep();
+  const int64_t share = PromptsPerStep(options_, requests_);
   const int share_tokens = options_.max_num_batched_tokens / kFillTokens;
   const int tokens = room.tokens;
   const int full = limits_.tokens_before_prompts.value_or(room.tokens_in_all);
@@ -43,15 +43,6 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
     builder_.Emit(r, room);
     ++started;
   }
-}
-
-// The second stage has no work until the first has finished a step, so each step starts only a few
-// of many prompts.
-int64_t SchedulerImpl::PromptsPerStep() const {
-  const int64_t waiting = std::ssize(requests_.waiting());
-  if (!options_.even_steps || options_.stages == 1) return waiting;
-  const int64_t steps = int64_t{kFillSteps} * options_.stages;
-  return (waiting + steps - 1) / steps;
 }
 
 Verdict SchedulerImpl::Consider(Request& request) {

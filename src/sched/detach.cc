@@ -2,8 +2,6 @@
 // here is known, or taken out immediately, because their pipeline is lost. Later samples for them
 // are dropped: the next scheduler computes the same token.
 #include <algorithm>
-#include <span>
-#include <unordered_set>
 #include <utility>
 
 #include "sched/scheduler_impl.h"
@@ -42,19 +40,7 @@ DetachedRequest SchedulerImpl::MakeDetached(const Request& request,
   DetachedRequest goes{.request = SnapshotOf(request), .kv = {}};
   if (!hold_until) return goes;
   std::vector<SequenceKv> kv = CommittedKv(request, kv_, nullptr);
-  std::vector<kv::BlockHandle> blocks;  // each once
-  std::unordered_set<BlockIndex> seen;
-  for (const SequenceKv& s : kv) {
-    for (BlockIndex block : s.blocks) {
-      if (seen.insert(block).second) blocks.push_back(kv_.device().HandleOf(block));
-    }
-  }
-  if (request.sequences.size() > 1) {
-    holds_.HoldMore(request.spec.id, blocks, *hold_until);
-    goes.kv = std::move(kv);
-  } else if (holds_.Hold(request.spec.id, blocks, *hold_until)) {
-    goes.kv = std::move(kv);
-  }
+  if (holds_.Hold(request.spec.id, kv, *hold_until)) goes.kv = std::move(kv);
   return goes;
 }
 

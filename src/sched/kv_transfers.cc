@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <unordered_set>
 #include <utility>
 
 namespace millrace::sched {
@@ -75,13 +76,19 @@ bool KvHolds::Hold(RequestId id, std::span<const kv::BlockHandle> blocks, Time u
   return true;
 }
 
-void KvHolds::HoldMore(RequestId id, std::span<const kv::BlockHandle> blocks, Time until) {
-  std::vector<kv::BlockHandle> more;
-  const auto held = pool_.PinnedBy(HoldOf(id));
-  std::ranges::copy_if(blocks, std::back_inserter(more), [&](kv::BlockHandle block) {
-    return std::ranges::find(held, block) == held.end();
-  });
-  pool_.Pin(HoldOf(id), more, until);
+bool KvHolds::Hold(RequestId id, std::span<const SequenceKv> kv, Time until) {
+  const auto held = BlocksOf(id);
+  std::unordered_set<BlockIndex> seen;
+  if (kv.size() > 1) seen.insert(held.begin(), held.end());
+  std::vector<kv::BlockHandle> blocks;
+  for (const SequenceKv& s : kv) {
+    for (BlockIndex block : s.blocks) {
+      if (seen.insert(block).second) blocks.push_back(pool_.HandleOf(block));
+    }
+  }
+  if (kv.size() <= 1) return Hold(id, blocks, until);
+  pool_.Pin(HoldOf(id), blocks, until);
+  return true;
 }
 
 std::vector<BlockIndex> KvHolds::BlocksOf(RequestId id) const {

@@ -70,8 +70,9 @@ class KvHolds {
   // Holds all of the blocks of a sequence, or those beyond what is already held. False when other
   // blocks are held, because a transfer may be reading them.
   bool Hold(RequestId id, std::span<const kv::BlockHandle> blocks, Time until);
-  // Holds those of the blocks that are not held yet, beside the others.
-  void HoldMore(RequestId id, std::span<const kv::BlockHandle> blocks, Time until);
+  // The same for what a request's sequences have computed. With several sequences, other blocks may
+  // be held as well.
+  bool Hold(RequestId id, std::span<const SequenceKv> kv, Time until);
   // Each once, in the order they were held.
   std::vector<BlockIndex> BlocksOf(RequestId id) const;
   // False: nothing is held any more. Blocks whose hold has expired may have been promised to other

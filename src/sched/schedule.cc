@@ -13,8 +13,7 @@ const StepPlan* SchedulerImpl::Schedule(Time now, std::vector<KvPull>& pulls) {
   kv_.device().SweepPins(now);
   builder_.Begin();
   lacks_blocks_ = false;
-  StepRoom room{.tokens = TokensPerStep(), .sequences = SequencesPerStep()};
-  room.tokens_in_all = room.tokens;
+  StepRoom room = RoomOfNextStep(options_, limits_, requests_, ledger_);
   switch (options_.step_mix) {
     case StepMix::kMixed: FillMixed(room, now); break;
     case StepMix::kPrefillFirst: FillPrefillFirst(room, now); break;
@@ -29,32 +28,6 @@ const StepPlan* SchedulerImpl::Schedule(Time now, std::vector<KvPull>& pulls) {
   }
   pulls_.TakeReady(ledger_.first_in_flight(), pulls);
   return plan;
-}
-
-// A sequence is in one step at a time: if the first step took all, the other stages would wait for
-// it. So a step takes an even share of all sequences, and of the ready ones among the steps that
-// may still be issued. No sequence is skipped for long: once all steps in flight have their share,
-// the rest fits into the next.
-int SchedulerImpl::SequencesPerStep() const {
-  if (!options_.even_steps || options_.stages == 1) return options_.max_num_seqs;
-  const auto share = [](int64_t sequences, int64_t steps) {
-    return (sequences + steps - 1) / steps;
-  };
-  const int64_t sequences = requests_.running_sequences() + std::ssize(requests_.waiting());
-  int64_t at_hand = sequences;
-  for (const StepLedger::Step& step : ledger_.steps()) at_hand -= std::ssize(step.entries);
-  const int64_t even = std::min(share(sequences, options_.stages),
-                                share(at_hand, options_.stages - steps_in_flight()));
-  return static_cast<int>(std::clamp<int64_t>(even, 1, options_.max_num_seqs));
-}
-
-int SchedulerImpl::TokensPerStep() const {
-  const int most = options_.max_num_batched_tokens;
-  if (!limits_.tokens_beside_decodes) return most;
-  int decodes = 0;
-  for (const Request* r : requests_.running()) decodes += r->ReadyDecodes();
-  if (decodes == 0 && steps_in_flight() == 0) return most;
-  return std::min(most, std::max(*limits_.tokens_beside_decodes, decodes + options_.block_size));
 }
 
 void SchedulerImpl::ScheduleRunning(size_t position, StepRoom& room) {

@@ -1,7 +1,7 @@
 // The scheduler: what it decides, over parts that own their state. request_table.h has the
-// requests, step_ledger.h the steps in flight, step_builder.h the plan being built, prompt_forks.h
-// the KV that the sequences of a prompt share, reservations.h what is promised, kv_transfers.h what
-// is pulled or held. The methods by file:
+// requests, step_ledger.h the steps in flight, step_room.h what the next step may have,
+// step_builder.h the plan being built, prompt_forks.h the KV that the sequences of a prompt share,
+// reservations.h what is promised, kv_transfers.h what is pulled or held. The methods by file:
 //   scheduler.cc  options, Add                schedule.cc   the next step from what runs
 //   mix_*.cc      composition of a step
 //   admission.cc  which requests may start    preemption.cc which are preempted
@@ -31,12 +31,6 @@
 #include "sched/step_ledger.h"
 
 namespace millrace::sched {
-
-// Even steps spread waiting prompts over this many steps per stage. But a step adds prompts until
-// it has one part in kFillTokens of the tokens it may have, because a step of very few tokens takes
-// as long as one of some more.
-inline constexpr int kFillSteps = 4;
-inline constexpr int kFillTokens = 8;
 
 class SchedulerImpl : public Scheduler {
  public:
@@ -98,13 +92,10 @@ class SchedulerImpl : public Scheduler {
   void FillDecodes(StepRoom& room);
 
   // schedule.cc
-  int SequencesPerStep() const;
-  int TokensPerStep() const;
   void ScheduleRunning(size_t position, StepRoom& room);
 
   // admission.cc
   void AdmitWaiting(StepRoom& room, Time now);
-  int64_t PromptsPerStep() const;
   Verdict Consider(Request& request);
   Verdict ConsiderFresh(Request& request);
   Verdict ConsiderSwapped(Request& request);

@@ -16,19 +16,9 @@
 #include "sched/request.h"
 #include "sched/scheduler.h"
 #include "sched/step_ledger.h"
+#include "sched/step_room.h"
 
 namespace millrace::sched {
-
-// The remaining room of the step being built.
-struct StepRoom {
-  int tokens = 0;
-  int tokens_in_all = 0;  // with those that are taken
-  int sequences = 0;
-  // Ready decodes after the current request; counted when needed.
-  std::optional<int> decodes_behind;
-  bool blocked = false;    // an earlier request waits for blocks: later ones must not take any
-  bool preempted = false;  // then this step admits no request
-};
 
 class StepBuilder {
  public:

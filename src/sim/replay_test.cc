@@ -195,8 +195,8 @@ TEST(Replay, HandOversAreDecidedTheSameAgain) {
     const std::string text = RecordHandOvers(seed, rng);
     for (const char* kind :
          {"\"kv_extended\"", "\"detach\"", "\"expose\"", "\"freeze\"", "\"resumed\"", "\"times\"",
-          "\"kv_arrived\"", "\"hold_extended\"", "\"limit_blocks\"", "\"limit_steps\"", "\"import_open\"",
-          "\"import_closed\"", "\"stop_after_prompt\""}) {
+          "\"kv_arrived\"", "\"hold_extended\"", "\"limit_blocks\"", "\"limit_steps\"",
+          "\"import_open\"", "\"import_closed\"", "\"stop_after_prompt\""}) {
       EXPECT_NE(text.find(kind), std::string::npos) << kind << " never happened";
     }
     const auto log = sched::ParseStepLog(text);
@@ -221,8 +221,8 @@ TEST(StepLog, WrongLinesAreNamed) {
   expect("", "empty");
   expect("{}\n", "line 1");
   std::string earlier = text;
-  earlier.replace(text.find("step_log\":3"), 11, "step_log\":2");
-  expect(earlier, "a step log of version 2, only version 3 is read; `millrace serve --step-log");
+  earlier.replace(text.find("step_log\":4"), 11, "step_log\":2");
+  expect(earlier, "a step log of version 2, only version 4 is read; `millrace serve --step-log");
   expect(text + "nonsense\n", "line");
   expect(text + "{\"step\": 1}\n", "line");
   expect(text + "{\"commit\": \"x\", \"tokens\": []}\n", "\"commit\"");

@@ -66,7 +66,8 @@ class PipelinesTest : public ::testing::Test {
   }
   void Add(Pipeline& pipeline, uint64_t request, int prompt_tokens = 3) {
     sched::NewRequest added{.id = RequestId(request)};
-    added.prompt = std::make_shared<const std::vector<TokenId>>(prompt_tokens, 1);
+    added.prompt =
+        std::make_shared<const std::vector<TokenId>>(prompt_tokens, static_cast<TokenId>(request));
     added.params = std::make_shared<const SamplingParams>();
     ASSERT_TRUE(pipeline.scheduler->Add(std::move(added), now_).ok());
     pipelines_.Touch(pipeline.id);
