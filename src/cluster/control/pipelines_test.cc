@@ -199,12 +199,12 @@ TEST_F(PipelinesTest, StepsThatDecodeKeepTheTpotLimit) {
     pipelines.Commit(pipeline, result, now_, outputs_);
     return step.plan->tokens.size();
   };
-  Add(pipeline, 1, 40);
-  EXPECT_EQ(tokens_of_step(Duration::Millis(100)), 40u) << "it delays nobody";
-  Add(pipeline, 2, 40);
-  EXPECT_EQ(tokens_of_step(Duration::Millis(25)), 41u) << "nothing is measured";
-  Add(pipeline, 3, 40);
-  EXPECT_EQ(tokens_of_step(Duration::Millis(10)), 17u) << "one decodes, and 40 x 10 / 25";
+  Add(pipeline, 1, 16);
+  EXPECT_EQ(tokens_of_step(Duration::Millis(100)), 16u) << "it delays nobody";
+  Add(pipeline, 2, 16);
+  EXPECT_EQ(tokens_of_step(Duration::Millis(25)), 17u) << "nothing is measured";
+  Add(pipeline, 3, 16);
+  EXPECT_EQ(tokens_of_step(Duration::Millis(10)), 7u) << "two decode; 16 x 10 / 25, and one";
 }
 
 TEST_F(PipelinesTest, FormsStepsOfOpenPipelinesThatWereTouched) {
