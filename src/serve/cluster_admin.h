@@ -2,7 +2,7 @@
 // cluster. A controller has one; a server that runs the model in its own process has none.
 #pragma once
 
-#include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,10 +14,15 @@
 
 namespace millrace::serve {
 
-// A count since the controller's start, for /metrics.
-struct ClusterCounter {
-  std::string metric, help;
-  uint64_t value = 0;
+// A family of /metrics. A counter counts since the controller's start.
+struct ClusterMetric {
+  struct Series {
+    std::map<std::string, std::string> labels;
+    double value = 0;
+  };
+  std::string name, help;
+  bool counter = true;  // otherwise a gauge
+  std::vector<Series> series;
 };
 
 // Any thread. Calls return quickly; longer work continues in the background and appears in the
@@ -32,8 +37,8 @@ class ClusterAdmin {
   // The object that docs/http-api.md describes under GET /cluster/machines.
   virtual Json Machines() { return Json::object(); }
 
-  // Monotonic counters.
-  virtual std::vector<ClusterCounter> Counters() { return {}; }
+  // All from one snapshot.
+  virtual std::vector<ClusterMetric> Metrics() { return {}; }
 
   // Errors are one line for the operator: kNotFound (no such worker or request), kInvalidArgument,
   // kFailedPrecondition (not possible now; the text says why).

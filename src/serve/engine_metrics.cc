@@ -196,10 +196,14 @@ std::vector<MetricFamily> ModelMetrics::Collect(const cluster::GeneratorStats& s
   return families;
 }
 
-std::vector<MetricFamily> ModelMetrics::Collect(const std::vector<ClusterCounter>& counters) const {
+std::vector<MetricFamily> ModelMetrics::Collect(const std::vector<ClusterMetric>& metrics) const {
   Snapshot snapshot(labels_);
-  for (const ClusterCounter& counter : counters) {
-    snapshot.Counter(counter.metric, counter.help, static_cast<double>(counter.value));
+  for (const ClusterMetric& metric : metrics) {
+    MetricFamily& family = snapshot.Family(
+        metric.name, metric.help, metric.counter ? MetricType::Counter : MetricType::Gauge);
+    for (const auto& [labels, value] : metric.series) {
+      family.metric.push_back(snapshot.Metric(labels, value));
+    }
   }
   return snapshot.Take();
 }

@@ -70,7 +70,7 @@ class ModelMetrics {
   void ObserveRefused();
 
   std::vector<prometheus::MetricFamily> Collect(const cluster::GeneratorStats& stats) const;
-  std::vector<prometheus::MetricFamily> Collect(const std::vector<ClusterCounter>& counters) const;
+  std::vector<prometheus::MetricFamily> Collect(const std::vector<ClusterMetric>& metrics) const;
 
  private:
   void Judge(const FinishedRequest& request, const std::optional<RequestPhases>& phases);

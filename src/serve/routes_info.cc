@@ -114,7 +114,7 @@ void Service::Impl::Metrics(Call call) {
   if (std::shared_ptr<ModelContext> loaded = model_context()) {
     append(loaded->metrics.Collect(loaded->model.engine->Stats()));
     if (ClusterAdmin* cluster = loaded->model.cluster) {
-      append(loaded->metrics.Collect(cluster->Counters()));
+      append(loaded->metrics.Collect(cluster->Metrics()));
     }
   }
   call.reply->Send({.status = 200,

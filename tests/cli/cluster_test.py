@@ -138,6 +138,9 @@ def status(epoch=3, changing=False, b_layers=((6, 12),)):
              "weight_bytes": 6 << 20},
             {"name": "b", "state": "serving", "layers": [list(r) for r in b_layers], "rank": 0,
              "ranks": 1, "weight_bytes": 6 << 20}],
+        "stages": [
+            {"workers": ["a"], "layers": [[0, 6]], "role": "both", "up": True, "kv_blocks": 512},
+            {"workers": ["b"], "layers": [[6, 12]], "role": "both", "up": True, "kv_blocks": 512}],
         "pipelines": [], "requests": 0, "waiting": 0, "moving": 0, "counters": {"joins": 2}}
 
 
@@ -214,7 +217,8 @@ class Admin(WithFolder):
         controller = self.controller(status=[status()])
         text = run("status", "--base-url", controller.url, *KEY).stdout
         self.assertIn("demo, plan 3, term 1: ready", text)
-        self.assertRegex(text, r"(?m)^a +serving +0-5 ")
+        self.assertRegex(text, r"(?m)^a +\[######\.{6}\] 0-5 +0 +0 +0/512 +0 %$")
+        self.assertRegex(text, r"(?m)^b +serving +6\.00 MiB ")
         said = run("status", "--json", "--base-url", controller.url,
                    env={**os.environ, "MILLRACE_ADMIN_KEY": "sesame"}).stdout
         self.assertEqual(json.loads(said), status()[1])

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Prefill and decode apart, and replicas, from the options of `up` and `serve --cluster`, as
 processes: the commands of docs/cluster.md, and streams while workers are killed, hang, stay away
-and return. Every stream is byte for byte what one process answers.
+and return. Every stream is byte for byte what one process answers. What /metrics and the status say
+of the flow between the workers is what the requests had.
 
 Usage: cluster_roles.py PROGRAM SOURCE_DIR [unittest arguments]
 """
 import collections
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -18,6 +20,7 @@ import tempfile
 import time
 import unittest
 
+import prometheus_text
 from cluster_processes import Process, Server, answers_of_one_process, free_port
 
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
@@ -102,7 +105,7 @@ class Roles(unittest.TestCase):
                                       f"http://127.0.0.1:{self.server.port}")
             done = subprocess.run(command, shell=True, capture_output=True, text=True,
                                   timeout=LIMIT_S, check=True)
-            self.assertRegex(done.stdout, '"choices"|prefill')
+            self.assertRegex(done.stdout, '"choices"|\nPREFILL\n')
 
     def check_phases(self):
         """A request that is handed over spends time on the way, and says so."""
@@ -118,6 +121,83 @@ class Roles(unittest.TestCase):
             found = re.search(rf"millrace_request_{name}_time_seconds_sum{{.*}} (\S+)", text)
             self.assertGreater(float(found.group(1)), 0, name)
 
+    def metrics(self):
+        return prometheus_text.parse(self.server.get("/metrics")[1])
+
+    @contextlib.contextmanager
+    def watched(self, lines):
+        """`millrace status --watch` meanwhile."""
+        watch = Process(PROGRAM, "status", "--watch", "--base-url",
+                        f"http://127.0.0.1:{self.server.port}")
+        try:
+            watch.wait_for("^STAGE ")
+            yield
+        finally:
+            watch.stop()
+            lines += watch.lines
+
+    def check_flow(self):
+        """What flows along the edges is what the requests had, in /metrics and in the status."""
+        before = self.metrics()
+        lines, usage = [], collections.Counter()
+        asked = [request(2 * STREAMS + i) for i in range(STREAMS)]
+        with self.watched(lines), concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
+            for _, text in pool.map(lambda a: self.server.post("/v1/completions", a), asked):
+                usage.update({key: value for key, value in json.loads(text)["usage"].items()
+                              if isinstance(value, int)})
+            time.sleep(2)  # the watch looks once a second
+        after = self.metrics()
+
+        def grown(name, **labels):
+            return after.sum(name, **labels) - before.sum(name, **labels)
+
+        prompt, answer = usage["prompt_tokens"], usage["completion_tokens"]
+        tokens = "millrace_edge_tokens_total"
+        self.assertEqual(grown(tokens, phase="prefill", **{"from": "coordinator"}), prompt)
+        self.assertEqual(grown(tokens, phase="hand-over"), prompt)
+        # Prefill computes the first token of each answer.
+        self.assertEqual(grown(tokens, phase="decode", **{"from": "coordinator"}),
+                         answer - STREAMS)
+        for phase in ("prefill", "decode"):
+            for end in ({"from": "coordinator"}, {"to": "coordinator"}):
+                self.assertEqual(grown("millrace_edge_requests_total", phase=phase, **end),
+                                 STREAMS)
+        self.assertEqual(grown("millrace_cluster_hand_overs_total"), STREAMS)
+        self.assertEqual(grown("millrace_cluster_hand_overs_failed_total"), 0)
+        self.assertGreater(grown("millrace_hand_over_bytes_total"), 0)
+        self.assertEqual(grown("millrace_hand_over_bytes_total"),
+                         grown("millrace_cluster_moved_bytes_total"))
+        self.assertGreater(grown("millrace_hand_over_seconds_total"), 0)
+        self.assertEqual(sorted(labels["role"] for labels, blocks
+                                in after.family("millrace_stage_kv_blocks") if blocks > 0),
+                         ["decode", "prefill"])
+        self.assertEqual(after.sum("millrace_stage_requests_running"), 0)
+        self.assertEqual({labels["phase"]: value for labels, value
+                          in after.family("millrace_requests_waiting")},
+                         {"prefill": 0, "decode": 0, "transfer": 0})
+        self.check_status(after)
+        said = "".join(lines)
+        self.assertRegex(said, r"\nDECODE\n\S+ +\[############\] 0-\d+ +\d")
+        self.assertRegex(said, r"\n  -> \S+ +- +[1-9]\S* tok/s +100 %\n")
+        self.assertRegex(said, r"\n  => \S+ +- +[1-9]\S* tok/s +\S+ (MB|bytes)/s\n")
+
+    def check_status(self, metrics):
+        """The plan has not changed since the start."""
+        status = self.server.status()
+        for edge in status["edges"]:
+            ends = {key: edge[key] for key in ("from", "to")}
+            for name in ("tokens", "requests"):
+                self.assertEqual(metrics.sum(f"millrace_edge_{name}_total", phase=edge["phase"],
+                                             **ends), edge[name], edge)
+            if edge["phase"] == "hand-over":
+                self.assertEqual(metrics.sum("millrace_hand_over_bytes_total", **ends),
+                                 edge["bytes"])
+                self.assertGreater(edge["bytes_per_s"], 0)
+        self.assertEqual([(stage["role"], stage["up"], stage["running"])
+                          for stage in status["stages"]],
+                         [("prefill", True, 0), ("decode", True, 0)])
+        self.assertEqual(status["waiting_for"], {"prefill": 0, "decode": 0, "transfer": 0})
+
     def test_up_apart(self):
         self.start("up", MODEL, "--prefill-workers", "1", "--decode-workers", "1", "--threads",
                    "1")
@@ -126,6 +206,7 @@ class Roles(unittest.TestCase):
         self.stream_while(lambda: None)
         self.assertGreaterEqual(self.server.status()["counters"]["moves"], STREAMS)
         self.check_phases()
+        self.check_flow()
         # Its process dies and is started again.
         self.stream_while(lambda: os.kill(self.server.workers()[self.worker_of("prefill")],
                                           signal.SIGKILL))
@@ -141,6 +222,7 @@ class Roles(unittest.TestCase):
             os.kill(pid, signal.SIGCONT)
         self.wait_for_roles(APART)
         self.stream_while(lambda: None)
+        self.metrics()
 
     def serve_cluster(self, *words):
         folder = tempfile.TemporaryDirectory()

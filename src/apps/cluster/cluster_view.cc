@@ -4,9 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 #include <string_view>
+#include <utility>
 
+#include "apps/cluster/cluster_picture.h"
 #include "apps/cluster/json_fields.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -16,7 +17,7 @@ namespace {
 
 constexpr size_t kSentenceBytesMax = 512;
 constexpr int kLayerMax = 1 << 20;
-constexpr std::string_view kCoordinator = "coordinator";
+constexpr size_t kLineWidth = 80;
 
 // [[0, 6], [8, 9]].
 std::vector<LayerRange> Layers(const Json& object) {
@@ -35,6 +36,10 @@ std::vector<LayerRange> Layers(const Json& object) {
   return out;
 }
 
+int64_t CountField(const Json& object, const char* key) {
+  return std::max<int64_t>(0, IntegerField(object, key));
+}
+
 WorkerView ReadWorker(const Json& json) {
   WorkerView worker;
   worker.name = TextField(json, "name");
@@ -45,11 +50,11 @@ WorkerView ReadWorker(const Json& json) {
   worker.layers = Layers(json);
   worker.rank = static_cast<int>(std::clamp<int64_t>(IntegerField(json, "rank"), 0, kLayerMax));
   worker.ranks = static_cast<int>(std::clamp<int64_t>(IntegerField(json, "ranks"), 1, kLayerMax));
-  worker.weight_bytes = std::max<int64_t>(0, IntegerField(json, "weight_bytes"));
-  worker.kv_bytes = std::max<int64_t>(0, IntegerField(json, "kv_bytes"));
+  worker.weight_bytes = CountField(json, "weight_bytes");
+  worker.kv_bytes = CountField(json, "kv_bytes");
   worker.batches = IntegerField(json, "batches");
   worker.silent_s = RealField(json, "silent_s");
-  worker.memory_bytes = std::max<int64_t>(0, IntegerField(json, "memory_bytes"));
+  worker.memory_bytes = CountField(json, "memory_bytes");
   if (HasNumber(json, "cores")) worker.cores = IntegerField(json, "cores");
   worker.zone = TextField(json, "zone");
   if (HasNumber(json, "price_usd_per_hour")) {
@@ -65,16 +70,20 @@ WorkerView ReadWorker(const Json& json) {
   return worker;
 }
 
+std::vector<std::string> Names(const Json& object, const char* key) {
+  std::vector<std::string> names;
+  const auto at = object.find(key);
+  if (at == object.end() || !at->is_array()) return names;
+  for (const Json& name : *at) {
+    names.push_back(name.is_string() ? Printable(name.get<std::string>(), kNameBytesMax) : "");
+  }
+  return names;
+}
+
 PipelineView ReadPipeline(const Json& json) {
   PipelineView pipeline;
   pipeline.id = IntegerField(json, "id");
-  const auto workers = json.find("workers");
-  if (workers != json.end() && workers->is_array()) {
-    for (const Json& name : *workers) {
-      pipeline.workers.push_back(
-          name.is_string() ? Printable(name.get<std::string>(), kNameBytesMax) : "");
-    }
-  }
+  pipeline.workers = Names(json, "workers");
   pipeline.layers = Layers(json);
   pipeline.role = TextField(json, "role");
   pipeline.state = TextField(json, "state");
@@ -84,12 +93,27 @@ PipelineView ReadPipeline(const Json& json) {
   return pipeline;
 }
 
+StageView ReadStage(const Json& json) {
+  const std::vector<LayerRange> layers = Layers(json);
+  return {.workers = Names(json, "workers"),
+          .layers = layers.empty() ? LayerRange{} : layers.front(),
+          .role = TextField(json, "role"),
+          .up = FlagField(json, "up"),
+          .kv_blocks = CountField(json, "kv_blocks"),
+          .kv_blocks_used = CountField(json, "kv_blocks_used"),
+          .running = CountField(json, "running"),
+          .waiting = CountField(json, "waiting")};
+}
+
 EdgeView ReadEdge(const Json& json) {
   return {.from = TextField(json, "from"),
           .to = TextField(json, "to"),
           .phase = TextField(json, "phase"),
           .planned_tokens_per_s = std::max(0.0, RealField(json, "planned_tokens_per_s")),
-          .tokens = std::max<int64_t>(0, IntegerField(json, "tokens"))};
+          .tokens = CountField(json, "tokens"),
+          .requests = CountField(json, "requests"),
+          .bytes = CountField(json, "bytes"),
+          .seconds = std::max(0.0, RealField(json, "seconds"))};
 }
 
 // Columns as wide as their widest cell; the last one is not padded.
@@ -127,32 +151,13 @@ std::string MachineTable(const std::vector<WorkerView>& workers) {
   return Table(rows);
 }
 
-std::string RouteText(const PipelineView& pipeline) {
-  std::string out;
-  for (size_t i = 0; i < pipeline.workers.size(); ++i) {
-    out += (i == 0 ? "" : " > ") + pipeline.workers[i];
-    if (i < pipeline.layers.size()) out += " " + LayersText({pipeline.layers[i]});
-  }
-  return out;
-}
-
-// Planned and measured shares of the tokens of a phase that enter the cluster.
-std::string EdgeTable(const std::vector<EdgeView>& edges) {
-  std::map<std::string, std::pair<double, double>> entering;  // by phase: planned, measured
-  for (const EdgeView& edge : edges) {
-    if (edge.from != kCoordinator) continue;
-    entering[edge.phase].first += edge.planned_tokens_per_s;
-    entering[edge.phase].second += static_cast<double>(edge.tokens);
-  }
-  const auto share = [](double part, double all) {
-    return all > 0 ? fmt::format("{:.1f} %", 100 * part / all) : std::string("-");
-  };
+std::string WorkerTable(const std::vector<WorkerView>& workers) {
   std::vector<std::vector<std::string>> rows = {
-      {"FROM", "TO", "PHASE", "PLANNED", "MEASURED", "TOKENS"}};
-  for (const EdgeView& edge : edges) {
-    const auto [planned, measured] = entering[edge.phase];
-    rows.push_back({edge.from, edge.to, edge.phase, share(edge.planned_tokens_per_s, planned),
-                    share(static_cast<double>(edge.tokens), measured), FormatCount(edge.tokens)});
+      {"WORKER", "STATE", "WEIGHTS", "KV", "BATCHES", "SILENT", "ADDRESS", "DEVICE"}};
+  for (const WorkerView& worker : workers) {
+    rows.push_back({worker.name, worker.state, FormatBytes(worker.weight_bytes),
+                    FormatBytes(worker.kv_bytes), FormatCount(worker.batches),
+                    fmt::format("{:.1f} s", worker.silent_s), worker.address, worker.device});
   }
   return Table(rows);
 }
@@ -162,6 +167,72 @@ std::string State(const ClusterView& view) {
   if (!view.degraded.empty()) out += ", but not every stage is up: " + view.degraded;
   if (view.changing) out += "; changing to another plan";
   return out;
+}
+
+std::string RequestsText(const ClusterView& view) {
+  const WaitingView& waits = view.waiting_for;
+  const int64_t running =
+      std::max<int64_t>(0, view.requests - waits.prefill - waits.decode - waits.transfer);
+  std::string out = fmt::format("{} request{}: {} running", FormatCount(view.requests),
+                                view.requests == 1 ? "" : "s", FormatCount(running));
+  const auto add = [&](int64_t count, std::string_view what) {
+    if (count > 0) out += fmt::format(", {} {}", FormatCount(count), what);
+  };
+  add(waits.prefill, "waiting for prefill");
+  add(waits.decode, "waiting for decode");
+  add(waits.transfer, "waiting for KV on its way");
+  add(view.moving, "moving");
+  return out;
+}
+
+std::string HeadText(const ClusterView& view) {
+  std::string out =
+      fmt::format("{}, plan {}, term {}: {}\n", view.model, view.epoch, view.term, State(view));
+  if (!view.given_up.empty()) {
+    out += fmt::format("plan {} was given up: {}\n", view.given_up_epoch, view.given_up);
+  }
+  return out + RequestsText(view) + "\n";
+}
+
+// "pipelines: 3 open, 1 retiring (2 requests)"
+std::string PipelinesText(const std::vector<PipelineView>& pipelines) {
+  std::string out;
+  for (const std::string_view state : {"open", "opening", "retiring"}) {
+    int64_t count = 0, requests = 0;
+    for (const PipelineView& pipeline : pipelines) {
+      if (pipeline.state != state) continue;
+      ++count;
+      requests += pipeline.requests;
+    }
+    if (count == 0) continue;
+    out += fmt::format("{} {} {}", out.empty() ? "pipelines:" : ",", count, state);
+    if (state != "open") out += fmt::format(" ({} requests)", requests);
+  }
+  return out.empty() ? "" : out + "\n";
+}
+
+// Comma-separated, in lines of at most kLineWidth.
+std::string Wrapped(std::string_view head, const std::vector<std::string>& parts) {
+  std::string out, line(head);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string part = parts[i] + (i + 1 < parts.size() ? "," : "");
+    if (line.size() + 1 + part.size() > kLineWidth) {
+      out += std::exchange(line, " ") + "\n";
+    }
+    line += " " + part;
+  }
+  return out + line + "\n";
+}
+
+std::string CountersText(const ClusterView& view) {
+  std::vector<std::string> counted;
+  for (const auto& [name, value] : view.counters) {
+    if (value == 0) continue;
+    std::string words = name;
+    std::replace(words.begin(), words.end(), '_', ' ');
+    counted.push_back(fmt::format("{} {}", words, FormatCount(value)));
+  }
+  return counted.empty() ? "" : Wrapped("since the start:", counted);
 }
 
 }  // namespace
@@ -192,10 +263,14 @@ ClusterView ReadClusterView(const Json& status) {
     view.workers.push_back(ReadWorker(worker));
   for (const Json& pipeline : ObjectsField(status, "pipelines"))
     view.pipelines.push_back(ReadPipeline(pipeline));
+  for (const Json& stage : ObjectsField(status, "stages")) view.stages.push_back(ReadStage(stage));
   for (const Json& edge : ObjectsField(status, "edges")) view.edges.push_back(ReadEdge(edge));
   view.requests = IntegerField(status, "requests");
-  view.waiting = IntegerField(status, "waiting");
   view.moving = IntegerField(status, "moving");
+  if (const auto at = status.find("waiting_for"); at != status.end() && at->is_object()) {
+    view.waiting_for = {CountField(*at, "prefill"), CountField(*at, "decode"),
+                        CountField(*at, "transfer")};
+  }
   const auto counters = status.find("counters");
   if (counters != status.end() && counters->is_object()) {
     for (const auto& [name, value] : counters->items()) {
@@ -209,50 +284,30 @@ ClusterView ReadClusterView(const Json& status) {
 }
 
 std::string FormatClusterView(const ClusterView& view) {
-  std::string out =
-      fmt::format("{}, plan {}, term {}: {}\n", view.model, view.epoch, view.term, State(view));
-  if (!view.given_up.empty()) {
-    out += fmt::format("plan {} was given up: {}\n", view.given_up_epoch, view.given_up);
+  std::string out = HeadText(view) + "\n" + ClusterPicture(view, std::nullopt);
+  if (const std::string pipelines = PipelinesText(view.pipelines); !pipelines.empty()) {
+    out += pipelines + "\n";
   }
-  std::vector<std::vector<std::string>> rows = {{"WORKER", "STATE", "LAYERS", "RANK", "WEIGHTS",
-                                                 "KV", "BATCHES", "SILENT", "ADDRESS", "DEVICE"}};
-  for (const WorkerView& worker : view.workers) {
-    rows.push_back({worker.name, worker.state, LayersText(worker.layers),
-                    fmt::format("{}/{}", worker.rank, worker.ranks),
-                    FormatBytes(worker.weight_bytes), FormatBytes(worker.kv_bytes),
-                    FormatCount(worker.batches), fmt::format("{:.1f} s", worker.silent_s),
-                    worker.address, worker.device});
-  }
-  if (view.workers.empty()) rows = {{"no worker has joined"}};
-  out += "\n" + Table(rows);
+  out += view.workers.empty() ? "no worker has joined\n" : WorkerTable(view.workers);
   for (const WorkerView& worker : view.workers) {
     if (!worker.note.empty()) out += fmt::format("{}: {}\n", worker.name, worker.note);
   }
   if (!view.workers.empty()) out += "\n" + MachineTable(view.workers);
-  if (!view.pipelines.empty()) {
-    rows = {{"PIPELINE", "STATE", "ROLE", "REQUESTS", "KV BLOCKS", "ROUTE"}};
-    for (const PipelineView& pipeline : view.pipelines) {
-      rows.push_back({std::to_string(pipeline.id), pipeline.state, pipeline.role,
-                      FormatCount(pipeline.requests),
-                      fmt::format("{}/{}", pipeline.blocks_used, pipeline.blocks_total),
-                      RouteText(pipeline)});
-    }
-    out += "\n" + Table(rows);
-  }
-  const auto entries = std::ranges::count(view.edges, kCoordinator, &EdgeView::from);
-  if (entries > 1) out += "\n" + EdgeTable(view.edges);
-  out +=
-      fmt::format("\n{} requests, {} of them waiting for layers or room, {} moving\n",
-                  FormatCount(view.requests), FormatCount(view.waiting), FormatCount(view.moving));
-  std::vector<std::string> counted;
-  for (const auto& [name, value] : view.counters) {
-    if (value == 0) continue;
-    std::string words = name;
-    std::replace(words.begin(), words.end(), '_', ' ');
-    counted.push_back(fmt::format("{} {}", words, FormatCount(value)));
-  }
-  if (!counted.empty()) out += fmt::format("since the start: {}\n", fmt::join(counted, ", "));
+  if (const std::string counters = CountersText(view); !counters.empty()) out += "\n" + counters;
   return out;
+}
+
+std::string FormatClusterNow(const ClusterView& view, const std::optional<EarlierView>& earlier) {
+  std::string out = HeadText(view) + "\n" + ClusterPicture(view, earlier);
+  out += PipelinesText(view.pipelines);
+  std::vector<std::string> others;
+  int64_t serving = 0;
+  for (const WorkerView& worker : view.workers) {
+    serving += worker.state == "serving" ? 1 : 0;
+    if (worker.state != "serving") others.push_back(worker.name + " " + worker.state);
+  }
+  others.insert(others.begin(), fmt::format("{} serving", serving));
+  return out + Wrapped("workers:", others) + CountersText(view);
 }
 
 }  // namespace millrace::apps

@@ -34,10 +34,21 @@ struct PipelineView {
   std::string role, state;
   int64_t requests = 0, blocks_total = 0, blocks_used = 0;
 };
-struct EdgeView {
+struct StageView {
+  std::vector<std::string> workers;  // by rank; empty: none is assigned
+  LayerRange layers;
+  std::string role;
+  bool up = false;
+  int64_t kv_blocks = 0, kv_blocks_used = 0, running = 0, waiting = 0;
+};
+struct EdgeView {  // counts since the plan is in force
   std::string from, to, phase;
   double planned_tokens_per_s = 0;
-  int64_t tokens = 0;
+  int64_t tokens = 0, requests = 0, bytes = 0;
+  double seconds = 0;
+};
+struct WaitingView {
+  int64_t prefill = 0, decode = 0, transfer = 0;
 };
 struct ClusterView {
   std::string model;
@@ -49,15 +60,26 @@ struct ClusterView {
   int64_t given_up_epoch = 0;  // the epoch of that plan
   std::vector<WorkerView> workers;
   std::vector<PipelineView> pipelines;
-  std::vector<EdgeView> edges;  // of the plan; empty before the first request
-  int64_t requests = 0, waiting = 0, moving = 0;
+  std::vector<StageView> stages;
+  std::vector<EdgeView> edges;
+  int64_t requests = 0, moving = 0;
+  WaitingView waiting_for;
   std::vector<std::pair<std::string, int64_t>> counters;
 };
 
+// An earlier look at the same cluster. What happened since then is shown as rates.
+struct EarlierView {
+  ClusterView view;
+  double seconds = 0;  // ago
+};
+
 ClusterView ReadClusterView(const Json& status);
-// A table of workers, one of pipelines, one of the plan's edges if it has several routes, a line of
-// requests. Text from the server is made printable.
+// The picture of stages and flow (cluster_picture.h), tables of workers and machines, counters.
+// Text from the server is made printable.
 std::string FormatClusterView(const ClusterView& view);
+// For a screen that is refreshed: the picture, workers that do not serve, counters. `earlier` may
+// be unset.
+std::string FormatClusterNow(const ClusterView& view, const std::optional<EarlierView>& earlier);
 // "0-5, 8"; "-" for none. The end is included.
 std::string LayersText(const std::vector<LayerRange>& layers);
 

@@ -1,5 +1,6 @@
 #include "apps/cluster/cluster_view.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "apps/cluster/plan_diff.h"
@@ -43,29 +44,47 @@ Json SmallStatus() {
              {"blocks_used", 120},
              {"workers", {"a", "b"}},
              {"layers", {{0, 6}, {6, 7}}}}}},
+          {"stages",
+           {{{"workers", Json::array({"a"})},
+             {"layers", {{0, 6}}},
+             {"role", "both"},
+             {"up", true},
+             {"kv_blocks", 4096},
+             {"kv_blocks_used", 120},
+             {"running", 4},
+             {"waiting", 1}},
+            {{"workers", Json::array({"b"})},
+             {"layers", Json::array({Json::array({6, 7})})},
+             {"role", "both"},
+             {"up", false}}}},
           {"requests", 5},
-          {"waiting", 0},
+          {"waiting_for", {{"prefill", 1}, {"decode", 0}, {"transfer", 0}}},
           {"moving", 1},
           {"counters", {{"joins", 2}, {"workers_lost", 0}}}};
 }
 
-TEST(ClusterView, ShowsWorkersPipelinesAndRequests) {
+TEST(ClusterView, ShowsStagesWorkersAndRequests) {
   EXPECT_EQ(FormatClusterView(ReadClusterView(SmallStatus())),
             R"(demo, plan 3, term 2: ready
+5 requests: 4 running, 1 waiting for prefill, 1 moving
 
-WORKER  STATE     LAYERS  RANK  WEIGHTS   KV        BATCHES  SILENT  ADDRESS        DEVICE
-a       serving   0-5     0/1   6.00 MiB  1.00 GiB  12,031   0.1 s   10.0.0.2:7101  cpu
-b       draining  -       0/1   0 B       0 B       0        0.0 s
+STAGE               LAYERS                    RUN  WAIT      KV BLOCKS
+  -> NEXT           PLANNED           MEASURED                 KV SPEED
+coordinator
+a                   [##########..] 0-5          4     1      120/4,096    3 %
+b                   [..........##] 6            0     0         not up
+
+pipelines: 1 open
+
+WORKER  STATE     WEIGHTS   KV        BATCHES  SILENT  ADDRESS        DEVICE
+a       serving   6.00 MiB  1.00 GiB  12,031   0.1 s   10.0.0.2:7101  cpu
+b       draining  0 B       0 B       0        0.0 s
 b: numeric class differs
 
 MACHINE  ZONE  MEMORY    CORES  PRICE       SPOT  PREFILL     DECODE     BITS
 a        east  2.00 GiB  4      0.12 USD/h  yes   5012 tok/s  301 tok/s  x86-64
 b        -     -         -      -           no    -           -          -
 
-PIPELINE  STATE  ROLE  REQUESTS  KV BLOCKS  ROUTE
-4         open   both  5         120/4096   a 0-5 > b 6
-
-5 requests, 0 of them waiting for layers or room, 1 moving
 since the start: joins 2
 )");
   Json status = SmallStatus();
@@ -75,30 +94,36 @@ since the start: joins 2
             "demo, plan 3, term 2: not ready: Layers 4-7 are on no worker.; changing to another p");
 }
 
-TEST(ClusterView, ShowsPlannedAndMeasuredFlow) {
+TEST(ClusterView, AScreenShowsWhatChanges) {
   Json status = SmallStatus();
-  const auto edge = [](const char* from, const char* to, const char* phase, double planned,
-                       int tokens) -> Json {
-    return {{"from", from},
-            {"to", to},
-            {"phase", phase},
-            {"planned_tokens_per_s", planned},
-            {"tokens", tokens}};
-  };
-  status["edges"] = Json::array({edge("coordinator", "a", "prefill", 75.5, 1000),
-                                 edge("coordinator", "b", "prefill", 24.5, 250),
-                                 edge("coordinator", "c", "decode", 0, 90),
-                                 edge("c", "coordinator", "decode", 0, 90)});
-  const std::string text = FormatClusterView(ReadClusterView(status));
-  EXPECT_NE(text.find(R"(
-FROM         TO           PHASE    PLANNED  MEASURED  TOKENS
-coordinator  a            prefill  75.5 %   80.0 %    1,000
-coordinator  b            prefill  24.5 %   20.0 %    250
-coordinator  c            decode   -        100.0 %   90
-c            coordinator  decode   -        100.0 %   90
-)"),
-            std::string::npos)
-      << text;
+  status["edges"] = Json::array({Json({{"from", "coordinator"},
+                                       {"to", "a"},
+                                       {"phase", "both"},
+                                       {"planned_tokens_per_s", 75.5},
+                                       {"tokens", 1000}})});
+  const ClusterView before = ReadClusterView(status);
+  status["edges"][0]["tokens"] = 1150;
+  for (int i = 0; i < 12; ++i) {
+    status["counters"][fmt::format("counter_{}", i)] = 1'000'000 + i;
+  }
+  EXPECT_EQ(FormatClusterNow(ReadClusterView(status), EarlierView{before, 1.5}),
+            R"(demo, plan 3, term 2: ready
+5 requests: 4 running, 1 waiting for prefill, 1 moving
+
+STAGE               LAYERS                    RUN  WAIT      KV BLOCKS
+  -> NEXT           PLANNED           MEASURED                 KV SPEED
+coordinator
+  -> a              76 tok/s    100 %   100 tok/s   100 %
+a                   [##########..] 0-5          4     1      120/4,096    3 %
+b                   [..........##] 6            0     0         not up
+
+pipelines: 1 open
+workers: 1 serving, b draining
+since the start: counter 0 1,000,000, counter 1 1,000,001, counter 10 1,000,010,
+  counter 11 1,000,011, counter 2 1,000,002, counter 3 1,000,003,
+  counter 4 1,000,004, counter 5 1,000,005, counter 6 1,000,006,
+  counter 7 1,000,007, counter 8 1,000,008, counter 9 1,000,009, joins 2
+)");
 }
 
 TEST(ClusterView, ShowsWhatIsNotUpAndWhatWasGivenUp) {
@@ -108,7 +133,8 @@ TEST(ClusterView, ShowsWhatIsNotUpAndWhatWasGivenUp) {
   const std::string text = FormatClusterView(ReadClusterView(status));
   EXPECT_EQ(text.substr(0, text.find("\n\n")),
             "demo, plan 3, term 2: ready, but not every stage is up: Layers 4-7 are on no worker.\n"
-            "plan 4 was given up: worker b cannot load layers 4-7: no memory");
+            "plan 4 was given up: worker b cannot load layers 4-7: no memory\n"
+            "5 requests: 4 running, 1 waiting for prefill, 1 moving");
 }
 
 TEST(ClusterView, MalformedAnswersAreReadSafely) {
@@ -118,6 +144,8 @@ TEST(ClusterView, MalformedAnswersAreReadSafely) {
        R"({"workers":[7,null,{"layers":[[1],[2,1],["a","b"],[-1,5],[0,1e9],[0,99999999999]]}]})",
        R"({"workers":[{"name":["a"],"rank":-5,"ranks":0,"weight_bytes":-1}]})",
        R"({"pipelines":[{"workers":[1,null,"a"],"layers":[[0,1]],"requests":18446744073709551615}]})",
+       R"({"stages":[7,{"workers":7},{"workers":[null,"a"],"layers":[],"kv_blocks":-1}],"edges":[{}]})",
+       R"({"waiting_for":7,"stages":[{"layers":[[0,1]]}],"edges":[{"from":"a","seconds":-1}]})",
        R"({"model":"a\nb\u001b[31m","counters":{"a":1.5,"b":18446744073709551615}})"}) {
     const std::string shown = FormatClusterView(ReadClusterView(*ParseJson(text)));
     EXPECT_EQ(shown.find('\x1b'), std::string::npos);

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/cluster/cluster_metrics.h"
 #include "base/log.h"
 #include "base/mailbox.h"
 #include "base/mutex.h"
@@ -87,12 +88,28 @@ Json ToJson(const cluster::PipelineStatus& pipeline) {
           {"blocks_used", pipeline.blocks_used}};
 }
 
+Json ToJson(const cluster::StageStatus& stage) {
+  return {{"workers", stage.workers},           {"layers", RangesOf({stage.layers})},
+          {"role", plan::RoleName(stage.role)}, {"up", stage.up},
+          {"kv_blocks", stage.kv_blocks},       {"kv_blocks_used", stage.kv_blocks_used},
+          {"running", stage.running},           {"waiting", stage.waiting}};
+}
+
 Json ToJson(const cluster::EdgeStatus& edge) {
-  return {{"from", edge.from},
-          {"to", edge.to},
-          {"phase", plan::PhaseName(edge.phase)},
-          {"planned_tokens_per_s", edge.planned_tokens_per_s},
-          {"tokens", edge.tokens}};
+  const cluster::EdgeFlows::Flow& flow = edge.since_plan;
+  Json json = {{"from", edge.from},
+               {"to", edge.to},
+               {"phase", plan::PhaseName(edge.phase)},
+               {"planned_tokens_per_s", edge.planned_tokens_per_s},
+               {"tokens", flow.tokens},
+               {"requests", flow.requests}};
+  if (edge.phase == EdgePhase::kHandOver) {
+    json["bytes"] = flow.bytes;
+    json["seconds"] = flow.seconds;
+    json["bytes_per_s"] =
+        flow.seconds > 0 ? Json(static_cast<double>(flow.bytes) / flow.seconds) : Json();
+  }
+  return json;
 }
 
 Json ToJson(const cluster::ControllerCounters& counters) {
@@ -115,10 +132,14 @@ class ControllerAdmin : public serve::ClusterAdmin {
 
   Json Describe() override {
     const cluster::ClusterStatus status = host_.Describe();
-    Json workers = Json::array(), pipelines = Json::array(), edges = Json::array();
+    Json workers = Json::array(), pipelines = Json::array(), stages = Json::array(),
+         edges = Json::array();
     for (const auto& worker : status.workers) workers.push_back(ToJson(worker));
     for (const auto& pipeline : status.pipelines) pipelines.push_back(ToJson(pipeline));
-    for (const auto& edge : status.edges) edges.push_back(ToJson(edge));
+    for (const auto& stage : status.stages) stages.push_back(ToJson(stage));
+    for (const auto& edge : status.edges) {
+      if (edge.planned || edge.since_plan.requests > 0) edges.push_back(ToJson(edge));
+    }
     Json given_up;
     if (status.given_up) {
       given_up = {{"plan", status.given_up->epoch}, {"reason", status.given_up->reason}};
@@ -132,10 +153,15 @@ class ControllerAdmin : public serve::ClusterAdmin {
             {"given_up", given_up},
             {"workers", workers},
             {"pipelines", pipelines},
+            {"stages", stages},
             {"edges", edges},
             {"requests", status.requests},
             {"waiting", status.waiting},
             {"moving", status.moving},
+            {"waiting_for",
+             {{"prefill", status.waiting_for.prefill},
+              {"decode", status.waiting_for.decode},
+              {"transfer", status.waiting_for.transfer}}},
             {"counters", ToJson(status.counters)}};
   }
   Json Machines() override {
@@ -159,14 +185,7 @@ class ControllerAdmin : public serve::ClusterAdmin {
     return host_.Migrate(request, worker);
   }
 
-  std::vector<serve::ClusterCounter> Counters() override {
-    const cluster::ControllerCounters counters = host_.Describe().counters;
-    std::vector<serve::ClusterCounter> all;
-    for (const auto& counter : cluster::AllControllerCounters()) {
-      all.push_back({counter.metric, counter.help, counters.*counter.value});
-    }
-    return all;
-  }
+  std::vector<serve::ClusterMetric> Metrics() override { return ClusterMetrics(host_.Describe()); }
 
  private:
   void Settle(int64_t epoch, bool in_force) {

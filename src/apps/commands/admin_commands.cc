@@ -92,11 +92,40 @@ Status PrintStatus(AdminClient& client, bool json) {
   return OkStatus();
 }
 
+// Shows again and again what has changed since the last look.
+class StatusWatch {
+ public:
+  StatusWatch(AdminClient& client, bool json) : client_(client), json_(json) {}
+
+  Status Print() {
+    MR_ASSIGN_OR_RETURN(const Json status, client_.Get("/cluster/status"));
+    if (json_) {
+      fmt::print("{}\n", status.dump(2));
+      return OkStatus();
+    }
+    const Time now = clock_.Now();
+    if (earlier_) earlier_->seconds = (now - looked_at_).seconds();
+    ClusterView view = ReadClusterView(status);
+    fmt::print("{}", FormatClusterNow(view, earlier_));
+    earlier_ = EarlierView{.view = std::move(view)};
+    looked_at_ = now;
+    return OkStatus();
+  }
+
+ private:
+  const SteadyClock clock_;
+  AdminClient& client_;
+  const bool json_;
+  std::optional<EarlierView> earlier_;
+  Time looked_at_;
+};
+
 Status RunStatus(const StatusFlags& flags) {
   MR_ASSIGN_OR_RETURN(AdminClient client, AdminClient::Create(flags.admin));
+  StatusWatch watch(client, flags.json);
   while (flags.watch) {
     if (isatty(STDOUT_FILENO) == 1) fmt::print("{}", kClearScreen);
-    const Status shown = PrintStatus(client, flags.json);
+    const Status shown = watch.Print();
     // Continues while the controller restarts.
     if (shown.code() == StatusCode::kUnavailable) fmt::print("{}\n", shown.message());
     if (!shown.ok() && shown.code() != StatusCode::kUnavailable) return shown;
@@ -227,12 +256,15 @@ std::shared_ptr<PlanFlags> AddPlanFile(Command& command) {
 std::unique_ptr<Command> MakeStatusCommand() {
   auto command = std::make_unique<Command>();
   command->name = "status";
-  command->summary = "Show a running cluster: workers, layers, pipelines, requests";
+  command->summary = "Show a running cluster: stages, requests, flow, workers";
   command->description =
-      "Shows which workers have joined, which layers each of them holds, which pipelines requests "
-      "use, how much KV they fill, and what has happened since the controller started.";
+      "Draws the plan in force as text: the stages by role, with their layers, requests and KV, "
+      "and "
+      "how much flows between them, planned and measured. Then come the workers, their machines, "
+      "and what has happened since the controller started. With --watch, measured flow is per "
+      "second, since the last look.";
   command->examples = {{"millrace status", "the controller on this machine"},
-                       {"millrace status --watch", "again every second"},
+                       {"millrace status --watch", "the plan and its flow, again every second"},
                        {"millrace status --json | jq '.workers[] | select(.state != \"serving\")'",
                         "for scripts: the answer of GET /cluster/status"}};
   auto flags = std::make_shared<StatusFlags>();

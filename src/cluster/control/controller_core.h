@@ -23,7 +23,8 @@
 //
 // Files: controller_core.cc (operators' calls, time), controller_workers.cc (joins and losses of
 // workers), controller_retire.cc (pipelines follow the layout), controller_pipelines.cc (steps),
-// controller_requests.cc (queue and outputs), controller_status.cc (status).
+// controller_requests.cc (queue and outputs), controller_describe.cc (status),
+// controller_status.cc (counters, single requests).
 //
 // Owned by ControllerHost, and in the fault lab by its simulated process. Used by one thread at a
 // time.
@@ -188,7 +189,7 @@ class ControllerCore {
   void HandleOutputs(Pipeline& pipeline, size_t first, Time now);
   void Forget(RequestId id);
 
-  std::vector<EdgeStatus> DescribeEdges() const;  // controller_status.cc
+  std::vector<WorkerStatus> DescribeWorkers(Time now) const;  // controller_describe.cc
 
   void On(ConnectionId from, const Leaving& message, Time now);
   void On(ConnectionId from, const Join& message, Time now);
@@ -209,6 +210,7 @@ class ControllerCore {
   std::vector<RequestOutput> outputs_;
   std::vector<size_t> notable_outputs_;
   ControllerCounters counters_;
+  EdgeFlows::Table before_plan_;  // what had flowed when the plan in force came into force
 };
 
 }  // namespace millrace::cluster

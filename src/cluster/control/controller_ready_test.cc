@@ -135,28 +135,6 @@ TEST_F(Ready, WhatIsMissingFollowsTheEdges) {
   EXPECT_EQ(layout.Degraded(), std::nullopt);
 }
 
-// What flows is shown beside what was planned.
-TEST_F(Ready, EdgesCountWhatWasSent) {
-  Plan plan = Chains({{kAll, kBoth}, {kAll, kBoth}});
-  plan.edges[0].tokens_per_s = plan.edges[1].tokens_per_s = 2;
-  plan.tokens_per_s = 3;
-  Start(std::move(plan));
-  Join(1);
-  Join(2);
-  for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(Submit(id, 10, 1, 1).ok());
-  for (uint64_t worker : {1, 2}) {
-    while (Busy().contains(worker)) EndStep(worker);
-  }
-  const std::vector<EdgeStatus> edges = Describe().edges;
-  ASSERT_EQ(edges.size(), 4u);
-  EXPECT_EQ(edges[0].from, "coordinator");
-  EXPECT_EQ(edges[0].to, "w1");
-  EXPECT_EQ(edges[0].planned_tokens_per_s, 2);
-  EXPECT_EQ(edges[0].tokens, 2 * 11);
-  EXPECT_EQ(edges[3].from, "w2");
-  EXPECT_EQ(edges[3].tokens, 11);
-}
-
 // The first worker decodes and the second computes prompts. A later worker replaces the first.
 class Waiting : public ScriptedWorkers {
  protected:

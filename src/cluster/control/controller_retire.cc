@@ -33,6 +33,7 @@ Deployment::InUse ControllerCore::InUse() const {
 void ControllerCore::FollowLayout(const Deployment::Changes& changes, Time now) {
   if (changes.switched) {
     pipelines_.RetireUnplanned(layout());
+    before_plan_ = pipelines_.Flows();
   }
   if (changes.switched || changes.stages) {
     pipelines_.RetireClosing(layout());

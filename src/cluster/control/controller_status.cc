@@ -1,4 +1,4 @@
-// The controller's status and counters, and its integrity check.
+// The controller's counters, its requests one by one, and its integrity check.
 #include "cluster/control/controller_status.h"
 
 #include <fmt/format.h>
@@ -51,6 +51,11 @@ constexpr auto kCounters = std::to_array<ControllerCounter>({
      "Moves of a request and its KV to another pipeline that were begun.", &Counters::moves},
     {"moves_failed", "millrace_cluster_moves_failed_total",
      "Moves that failed; the request continued without that KV.", &Counters::moves_failed},
+    {"hand_overs", "millrace_cluster_hand_overs_total",
+     "Moves from prefill to decode that were begun.", &Counters::hand_overs},
+    {"hand_overs_failed", "millrace_cluster_hand_overs_failed_total",
+     "Moves from prefill to decode that failed; some KV was computed again.",
+     &Counters::hand_overs_failed},
     {"moved_bytes", "millrace_cluster_moved_bytes_total", "Bytes of KV that workers pulled.",
      &Counters::moved_bytes},
     {"pulls_failed", "millrace_cluster_pulls_failed_total",
@@ -94,6 +99,8 @@ ControllerCounters ControllerCore::counters() const {
   counters.computed_in_part = transfers.computed_in_part;
   counters.moves = transfers.moves;
   counters.moves_failed = transfers.moves_failed;
+  counters.hand_overs = transfers.hand_overs;
+  counters.hand_overs_failed = transfers.hand_overs_failed;
   counters.moved_bytes = transfers.moved_bytes;
   counters.pulls_failed = transfers.pulls_failed;
   counters.leases_renewed = transfers.leases_renewed;
@@ -102,83 +109,6 @@ ControllerCounters ControllerCore::counters() const {
   counters.probes_failed = machines_.probes_failed();
   counters.stale_messages += machines_.stale();
   return counters;
-}
-
-ClusterStatus ControllerCore::Describe(Time now) const {
-  ClusterStatus status{.term = options_.term,
-                       .epoch = layout().plan.epoch,
-                       .plan = layout().plan,
-                       .missing = Missing(),
-                       .degraded = layout().Degraded(),
-                       .changing = deployment_.changing(),
-                       .given_up = given_up(),
-                       .links = machines_.Links(now),
-                       .requests = static_cast<int64_t>(requests_.size()),
-                       .waiting = static_cast<int64_t>(requests_.waiting()),
-                       .moving = transfers_.moving(),
-                       .counters = counters()};
-  for (const auto& [id, worker] : members_.all()) {
-    WorkerStatus& w = status.workers.emplace_back();
-    w.id = id;
-    w.name = worker.join.name;
-    w.device = worker.join.device;
-    w.control = worker.address.control;
-    w.note = worker.unusable;
-    w.draining = worker.draining;
-    w.memory_bytes = worker.join.memory_bytes;
-    w.batches = worker.beat.steps_done;
-    w.silent = now - worker.last_beat;
-    w.numeric_class = worker.join.identity.numeric_class;
-    w.host_id = worker.address.host_id;
-    w.machine = worker.join.machine;
-    w.profile = worker.profile;
-    for (const LayoutStage& stage : layout().stages) {
-      for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
-        const Slot& slot = stage.ranks[rank];
-        if (slot.worker != id || !slot.loaded) continue;
-        w.layers.push_back(stage.plan.layers);
-        w.rank = static_cast<int>(rank);
-        w.ranks = static_cast<int>(stage.ranks.size());
-        w.weight_bytes += slot.facts.weight_bytes;
-        w.kv_bytes = slot.facts.kv_bytes;  // for all its slots
-      }
-    }
-  }
-  for (const auto& [id, pipeline] : pipelines_.all()) {
-    PipelineStatus& l = status.pipelines.emplace_back();
-    l.id = id;
-    for (size_t hop = 0; hop < pipeline.hops.size(); ++hop) {
-      l.workers.push_back(members_.at(pipeline.workers[hop].front()).join.name);
-      l.layers.push_back(pipeline.hops[hop].layers);
-    }
-    l.role = pipeline.role;
-    l.open = pipeline.open;
-    l.retiring = pipeline.retiring;
-    l.requests = static_cast<int64_t>(pipeline.requests.size());
-    l.blocks_total = memory_.limit(id);
-    l.blocks_used = pipeline.scheduler->blocks_in_use();
-  }
-  status.edges = DescribeEdges();
-  return status;
-}
-
-std::vector<EdgeStatus> ControllerCore::DescribeEdges() const {
-  const std::vector<double> tokens = placements_.edge_tokens();
-  const auto name = [&](const std::optional<int>& stage) -> std::string {
-    if (!stage) return "coordinator";
-    const std::optional<WorkerId>& worker =
-        layout().stages[static_cast<size_t>(*stage)].ranks.front().worker;
-    return worker ? members_.at(*worker).join.name : fmt::format("stage {}", *stage);
-  };
-  std::vector<EdgeStatus> edges;
-  for (size_t e = 0; e < tokens.size() && edges.size() < EdgeStatus::kShownMax; ++e) {
-    const PlanEdge& edge = layout().plan.edges[e];
-    if (edge.phase == EdgePhase::kHandOver) continue;
-    const double planned = layout().states_flow ? edge.tokens_per_s : 0;
-    edges.push_back(
-        {name(edge.from), name(edge.to), edge.phase, planned, static_cast<int64_t>(tokens[e])});
-  }
-  return edges;
 }
 
 sched::SchedulerStats ControllerCore::Stats() const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "cluster/control/edge_flows.h"
 #include "cluster/control/layout.h"
 #include "core/plan.h"
 #include "core/worker_messages.h"
@@ -44,14 +45,33 @@ struct PipelineStatus {
   int blocks_total = 0, blocks_used = 0;
 };
 
-// An edge of the plan in force that carries requests.
-struct EdgeStatus {
-  static constexpr size_t kShownMax = 256;  // of a plan; further edges are not shown
+// A stage of the plan in force.
+struct StageStatus {
+  std::vector<std::string> workers;  // by rank; empty: none is assigned
+  LayerRange layers;
+  StageRole role = StageRole::kBoth;
+  bool up = false;
+  // Blocks of `block_size` tokens in all its layers. What other stages hold on the same worker is
+  // not deducted.
+  int kv_blocks = 0, kv_blocks_used = 0;
+  int64_t running = 0, waiting = 0;  // requests in the pipelines that pass through it
+};
 
-  std::string from, to;  // the worker of rank 0, "stage N" without one, or "coordinator"
+// An edge of the plan in force, or one along which something has flowed.
+struct EdgeStatus {
+  std::string from, to;  // the worker of rank 0, "stage N" without one, "coordinator" or "other"
   EdgePhase phase = EdgePhase::kBoth;
+  bool planned = false;             // it is in the plan
   double planned_tokens_per_s = 0;  // 0: the plan states no flow
-  int64_t tokens = 0;               // sent since the plan is in force, expected answers included
+  EdgeFlows::Flow since_start;      // of the controller
+  EdgeFlows::Flow since_plan;       // is in force
+};
+
+// Requests that wait, by what they wait for.
+struct WaitingStatus {
+  int64_t prefill = 0;   // a place where their prompt is computed
+  int64_t decode = 0;    // with their prompt's KV elsewhere, a place where they decode
+  int64_t transfer = 0;  // the KV that is on its way to that place
 };
 
 // Monotonic while the controller lives. AllControllerCounters lists every member.
@@ -62,6 +82,7 @@ struct ControllerCounters {
   uint64_t replays = 0, failed_by_losses = 0, expired = 0;
   uint64_t evictions = 0;  // requests that gave their KV to older ones of other pipelines
   uint64_t moves = 0, moves_failed = 0, moved_bytes = 0;
+  uint64_t hand_overs = 0, hand_overs_failed = 0;  // of the moves: from prefill to decode
   uint64_t pulls_failed = 0, leases_renewed = 0;
   uint64_t fetched = 0;           // replays that fetched recoverable KV
   uint64_t computed_in_part = 0;  // of these: only some layers computed again
@@ -88,9 +109,11 @@ struct ClusterStatus {
   std::optional<GivenUpPlan> given_up;  // the last change of plan, if it was given up
   std::vector<WorkerStatus> workers;
   std::vector<PipelineStatus> pipelines;
-  std::vector<EdgeStatus> edges;  // empty before the first request
+  std::vector<StageStatus> stages;
+  std::vector<EdgeStatus> edges;  // the plan's first, in its order
   std::vector<LinkStatus> links;
   int64_t requests = 0, waiting = 0, moving = 0;
+  WaitingStatus waiting_for;
   ControllerCounters counters;
 };
 

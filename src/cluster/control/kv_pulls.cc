@@ -1,6 +1,7 @@
 #include "cluster/control/kv_pulls.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -8,6 +9,11 @@
 #include "base/rng.h"
 
 namespace millrace::cluster {
+namespace {
+
+constexpr int64_t kPulledBytesMax = int64_t{1} << 48;  // of one pull, to be believed
+
+}  // namespace
 
 bool FetchedLayers::HasAllKv() const {
   return std::ranges::all_of(has_kv, [](bool has) { return has; });
@@ -126,13 +132,18 @@ std::optional<KvPulls::Ended> KvPulls::Done(const PullDone& done) {
     for (int l = part.layers.begin; l < part.layers.end; ++l) {
       pull.layers.has_kv[static_cast<size_t>(l)] = false;
     }
-  } else if (done.activations && part.activations && --pull.activations_due[part.layers.end] == 0) {
-    pull.layers.activations.insert(part.layers.end);
+  } else {
+    pull.arrived.push_back({part.layers, std::clamp<int64_t>(done.bytes, 0, kPulledBytesMax),
+                            std::isfinite(done.seconds) ? std::max(0.0, done.seconds) : 0});
+    const bool activations = done.activations && part.activations;
+    if (activations && --pull.activations_due[part.layers.end] == 0) {
+      pull.layers.activations.insert(part.layers.end);
+    }
   }
   if (!pull.due.empty()) return std::nullopt;
   Release(pull);
-  Ended ended{pull.exported.handle.pipeline, pull.to, std::move(pull.pull), std::move(pull.layers),
-              pull.at_once};
+  Ended ended{pull.exported.handle.pipeline, pull.to,      std::move(pull.pull),
+              std::move(pull.layers),        pull.at_once, std::move(pull.arrived)};
   pulls_.erase(found);
   return ended;
 }

@@ -61,11 +61,18 @@ class KvPulls {
     // A hop of the source may be gone: pulls all activations, and from each hop separately.
     bool doubtful = false;
   };
+  // What one rank of the destination has pulled.
+  struct Arrived {
+    LayerRange layers;
+    int64_t bytes = 0;
+    double seconds = 0;
+  };
   struct Ended {
     PipelineId from, to;
     sched::KvPull pull;
     FetchedLayers layers;
     bool at_once = false;  // each hop pulled from all hops of the source at once
+    std::vector<Arrived> arrived;
   };
 
   // `ids` and `outbox` outlive this object.
@@ -104,6 +111,7 @@ class KvPulls {
     bool released = false;
     std::map<TransferId, Part> due;
     FetchedLayers layers;
+    std::vector<Arrived> arrived;
     // By the layer that activations enter: how many ranks still lack them.
     std::map<int, int> activations_due;
 

@@ -34,6 +34,16 @@ std::function<void(std::string_view)> NamedLines(std::function<void(std::string_
   };
 }
 
+// What it has carried along each of its edges. A prompt counts where its first token was computed.
+EdgeFlows::Flow FlowOf(const Pipeline& pipeline) {
+  const sched::SchedulerStats stats = pipeline.scheduler->Stats();
+  uint64_t tokens = 0;
+  if (pipeline.role != StageRole::kDecode) tokens += stats.prompt_tokens;
+  if (pipeline.role != StageRole::kPrefill) tokens += stats.generation_tokens;
+  return {.tokens = static_cast<int64_t>(tokens),
+          .requests = static_cast<int64_t>(stats.requests_accepted)};
+}
+
 }  // namespace
 
 bool Pipeline::Uses(WorkerId worker) const {
@@ -98,6 +108,7 @@ Pipeline* Pipelines::Open(const Layout& layout, const Route& route, StageRole ro
       there.shards.push_back(slot.shard);
       ids.push_back(*slot.worker);
     }
+    pipeline.names.push_back(members_.at(ids.front()).join.name);
     pipeline.to_open.insert(ids.begin(), ids.end());
   }
   const auto retry = retries_.find(RetryKey(pipeline.hops));
@@ -130,6 +141,7 @@ Pipeline* Pipelines::Open(const Layout& layout, const Route& route, StageRole ro
   SendOpen(pipeline, layout, options.num_blocks);
   ++opened_;
   turns_.Open(pipeline.id, pipeline.workers);
+  pipeline.edges = flows_.Opened(pipeline.role, pipeline.names);
   return &pipelines_.emplace(pipeline.id, std::move(pipeline)).first->second;
 }
 
@@ -255,6 +267,7 @@ void Pipelines::Close(PipelineId id, const std::vector<PipelineHop>& kept) {
   turns_.Close(id, dirty_);
   dirty_.erase(id);
   if (kept.empty()) memory_.Close(id);
+  flows_.Closed(found->second.edges, FlowOf(found->second));
   closed_ += found->second.scheduler->Stats().CountersOnly();
   pipelines_.erase(found);
 }
@@ -315,6 +328,15 @@ sched::SchedulerStats Pipelines::Stats() const {
   sched::SchedulerStats sum = closed_;
   for (const auto& [id, pipeline] : pipelines_) sum += pipeline.scheduler->Stats();
   return sum;
+}
+
+EdgeFlows::Table Pipelines::Flows() const {
+  EdgeFlows::Table table = flows_.Added();
+  for (const auto& [id, pipeline] : pipelines_) {
+    const EdgeFlows::Flow flow = FlowOf(pipeline);
+    for (const EdgeFlows::Key& edge : pipeline.edges) table[edge] += flow;
+  }
+  return table;
 }
 
 std::optional<sched::RequestInfo> Pipelines::Stalled(Time now) const {

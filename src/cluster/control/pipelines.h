@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "cluster/control/edge_flows.h"
 #include "cluster/control/id_source.h"
 #include "cluster/control/kv_memory.h"
 #include "cluster/control/layout.h"
@@ -53,7 +54,9 @@ struct Pipeline {
   bool shares = false;    // its workers also serve other routes of the plan
   bool retiring = false;  // takes no more requests: replaced, or a worker drains
   PipelineRequests requests;
-  std::vector<sched::KvPull> pulls;  // asked for by the scheduler, not started
+  std::vector<sched::KvPull> pulls;   // asked for by the scheduler, not started
+  std::vector<std::string> names;     // of rank 0 of each hop
+  std::vector<EdgeFlows::Key> edges;  // where its flow is counted
 
   bool Uses(WorkerId worker) const;
 };
@@ -121,6 +124,11 @@ class Pipelines {
   [[nodiscard]] std::set<PipelineId> FormSteps(Time now,
                                                const std::function<void(Pipeline&)>& formed);
 
+  // The KV of a prompt has gone from a worker to another one for its answer.
+  void HandedOver(const std::string& from, const std::string& to, const EdgeFlows::Flow& flow) {
+    flows_.Add({from, to, EdgePhase::kHandOver}, flow);
+  }
+  EdgeFlows::Table Flows() const;              // so far
   uint64_t opened() const { return opened_; }  // so far
   sched::SchedulerStats Stats() const;         // summed over all, with counters of closed ones
   std::optional<sched::RequestInfo> Stalled(Time now) const;  // of any of them (watchdog)
@@ -152,6 +160,7 @@ class Pipelines {
   std::set<PipelineId> ask_again_;        // pipelines whose turn it may be now
   std::map<std::string, Retry> retries_;  // by the shards and layers of the hops
   uint64_t opened_ = 0;
+  EdgeFlows flows_;
   sched::SchedulerStats closed_;  // counters of closed pipelines
   std::vector<sched::PreemptionRecord> preemptions_;
 };

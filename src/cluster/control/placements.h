@@ -75,11 +75,6 @@ class Placements {
   // A request was sent to a pipeline: the dispatcher's next turn begins.
   void Sent() { dispatcher_.Sent(); }
 
-  // Tokens sent over each edge of the layout in force, by index. Empty: none yet.
-  std::vector<double> edge_tokens() const {
-    return IsCurrent() ? router_->edge_tokens() : std::vector<double>();
-  }
-
  private:
   const Layout& layout() const { return deployment_.layout(); }
   bool IsCurrent() const { return router_ && epoch_ == layout().plan.epoch; }

@@ -35,6 +35,7 @@ struct RecoverableKv {
   std::optional<LayerRange> lacking = {};     // layers that do not have all of the KV
   std::vector<BlockIndex> held = {};          // blocks held by a pipeline that still runs
   bool moves = false;                         // the controller moves it: nothing is lost so far
+  bool hands_over = false;                    // from prefill to decode
   std::optional<FetchedLayers> fetched = {};  // by all ended pulls into the last pipeline
   RenewalTimer renewal = {};
 

@@ -161,7 +161,7 @@ Result<RouteGraph> RouteGraph::Create(const Plan& plan, EdgePhase phase) {
     if (std::ranges::find(graph.exits_[from], edge.to, &Exit::to) != graph.exits_[from].end()) {
       return InvalidArgument(fmt::format("edge {} of the plan is there twice", e));
     }
-    graph.exits_[from].push_back({static_cast<int>(e), edge.to, layers, edge.tokens_per_s});
+    graph.exits_[from].push_back({edge.to, layers, edge.tokens_per_s});
   }
   // The last layer increases along every edge.
   graph.order_.resize(plan.stages.size());

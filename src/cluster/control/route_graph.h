@@ -18,7 +18,6 @@ class RouteGraph {
  public:
   // An edge that leaves a stage or the coordinator.
   struct Exit {
-    int edge = 0;           // index into Plan::edges
     std::optional<int> to;  // nullopt: the route ends
     int layers = 0;         // how many layers the next stage runs when entered by this edge
     double tokens_per_s = 0;

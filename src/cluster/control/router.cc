@@ -42,8 +42,7 @@ Router::Router(const Layout& layout)
       decode_{StageRole::kDecode, layout.decode, {}, {}},
       prompts_(PromptEntries(layout)),
       answers_(FlowsOf(layout.decode.ExitsOf({}))),
-      hand_overs_(HandOversOf(layout.plan)),
-      edge_tokens_(layout.plan.edges.size(), 0) {
+      hand_overs_(HandOversOf(layout.plan)) {
   both_.entries_before = layout.prefill.ExitsOf({}).size();
   for (Kind* kind : {&both_, &prefill_, &decode_}) {
     kind->reachable.resize(plan_.stages.size());
@@ -183,9 +182,9 @@ void Router::ForEachEdge(const Walk& walk, const Visit& visit) {
     MR_CHECK(exit != exits.end()) << "the walk leaves the plan after hop " << i;
     const auto index = static_cast<int>(exit - exits.begin());
     if (from) {
-      visit(kind.schedulers[static_cast<size_t>(*from)], index, exit->edge);
+      visit(kind.schedulers[static_cast<size_t>(*from)], index);
     } else {
-      visit(EntriesOf(kind.role), static_cast<int>(kind.entries_before) + index, exit->edge);
+      visit(EntriesOf(kind.role), static_cast<int>(kind.entries_before) + index);
     }
     from = to;
   }
@@ -193,19 +192,17 @@ void Router::ForEachEdge(const Walk& walk, const Visit& visit) {
 
 void Router::Charge(const Walk& walk, const RouteNeed& need) {
   const double work = WorkOf(walk.role, need);
-  ForEachEdge(walk, [&](EdgeScheduler& scheduler, int index, int edge) {
+  ForEachEdge(walk, [&](EdgeScheduler& scheduler, int index) {
     scheduler.Charge(index, &scheduler == &prompts_ ? EntryWorkOf(walk.role, need) : work);
-    edge_tokens_[static_cast<size_t>(edge)] += work;
   });
 }
 
 void Router::Correct(const Walk& walk, int64_t answer_tokens) {
   if (walk.role == StageRole::kPrefill) return;
   const auto work = static_cast<double>(answer_tokens);
-  ForEachEdge(walk, [&](EdgeScheduler& scheduler, int index, int edge) {
+  ForEachEdge(walk, [&](EdgeScheduler& scheduler, int index) {
     const bool in_prompt_tokens = &scheduler == &prompts_ && !prefill_.graph.empty();
     if (!in_prompt_tokens) scheduler.Correct(index, work);
-    edge_tokens_[static_cast<size_t>(edge)] += work;
   });
 }
 

@@ -62,9 +62,6 @@ class Router {
   // The request has computed that many more tokens of answer than was charged; may be negative.
   void Correct(const Walk& walk, int64_t answer_tokens);
 
-  // Tokens sent over each edge of the plan, by index, to compare with its flow.
-  const std::vector<double>& edge_tokens() const { return edge_tokens_; }
-
  private:
   // Which stages count as open: those with room, those that queue too, all that are up.
   enum class Mode : uint8_t { kRoom, kQueues, kUp };
@@ -102,7 +99,6 @@ class Router {
   EdgeScheduler prompts_, answers_;  // the entries of prefill and both; those of decode
   std::set<std::pair<int, int>> hand_overs_;
   std::vector<bool> open_;  // scratch space of one choice
-  std::vector<double> edge_tokens_;
 };
 
 }  // namespace millrace::cluster

@@ -74,9 +74,13 @@ void Transfers::HandOver(Pipeline& from, const sched::NewRequest& request) {
   prompt = {tokens, held};
   prompt.blocks.resize(
       static_cast<size_t>((tokens + options_.block_size - 1) / options_.block_size));
-  kv_.Leave(request.id,
-            {.pipeline = from.id, .kv = std::move(kv), .held = std::move(held), .moves = true});
+  kv_.Leave(request.id, {.pipeline = from.id,
+                         .kv = std::move(kv),
+                         .held = std::move(held),
+                         .moves = true,
+                         .hands_over = true});
   ++counters_.moves;
+  ++counters_.hand_overs;
 }
 
 const Route* Transfers::KvAt(RequestId id) const {
@@ -149,6 +153,7 @@ bool Transfers::Done(const PullDone& done, Time now) {
   MeasurePull(done, ended->pull);
   Pipeline& to = pipelines_.at(ended->to);
   pipelines_.Touch(to.id);
+  CountHandOver(*ended, to);
   const Migrations::Migration* migration = migrations_.Find(ended->pull.id);
   if (migration != nullptr && migration->to == to.id) {
     RoundEnded(to, *ended, now);
@@ -165,6 +170,28 @@ void Transfers::MeasurePull(const PullDone& done, const sched::KvPull& pull) {
   const double here = done.seconds / tokens;
   const double weight = pull_s_per_token_ > 0 ? kPullWeight : 1;
   pull_s_per_token_ += weight * (here - pull_s_per_token_);
+}
+
+// Which workers the KV of a prompt went between. Bytes that one worker pulled from several are
+// divided by their layers.
+void Transfers::CountHandOver(const KvPulls::Ended& ended, const Pipeline& to) {
+  const Pipeline* from = pipelines_.Find(ended.from);
+  const bool complete = ended.layers.HasAllKv();
+  if (from == nullptr || from->role != StageRole::kPrefill || !complete) return;
+  for (size_t source = 0; source < from->hops.size(); ++source) {
+    for (size_t here = 0; here < to.hops.size(); ++here) {
+      const LayerRange common = from->hops[source].layers.Overlap(to.hops[here].layers);
+      if (common.size() == 0) continue;
+      EdgeFlows::Flow flow{.tokens = ended.pull.end_token - ended.pull.first_token, .requests = 1};
+      for (const KvPulls::Arrived& part : ended.arrived) {
+        const int layers = part.layers.Overlap(common).size();
+        if (layers == 0) continue;
+        flow.bytes += part.bytes * layers / part.layers.size();
+        flow.seconds = std::max(flow.seconds, part.seconds);
+      }
+      pipelines_.HandedOver(from->names[source], to.names[here], flow);
+    }
+  }
 }
 
 // A part of a round has arrived. After the last part another round follows, or the request pauses.
@@ -269,6 +296,7 @@ void Transfers::MoveFailed(RequestId id, bool recomputes) {
   RecoverableKv* left = kv_.Find(id);
   if (left == nullptr || !std::exchange(left->moves, false)) return;
   ++counters_.moves_failed;
+  counters_.hand_overs_failed += left->hands_over ? 1 : 0;
   counters_.recomputed += recomputes ? 1 : 0;
 }
 

@@ -41,9 +41,10 @@ struct TransfersOptions {
 
 struct TransferCounters {
   uint64_t moves = 0, moves_failed = 0;  // hand-overs and migrations
-  uint64_t recomputed = 0;               // of moves_failed: some KV was computed again
-  uint64_t fetched = 0;                  // by requests whose pipeline was lost
-  uint64_t computed_in_part = 0;         // of these: some layers computed again
+  uint64_t hand_overs = 0, hand_overs_failed = 0;
+  uint64_t recomputed = 0;        // of moves_failed: some KV was computed again
+  uint64_t fetched = 0;           // by requests whose pipeline was lost
+  uint64_t computed_in_part = 0;  // of these: some layers computed again
   uint64_t moved_bytes = 0, pulls_failed = 0, leases_renewed = 0;
 };
 
@@ -138,6 +139,7 @@ class Transfers {
                    std::vector<BlockIndex> held);
   void ChangeOwner(Pipeline& from, Pipeline& to, RequestId id, Migrations::Paused paused);
   void MeasurePull(const PullDone& done, const sched::KvPull& pull);
+  void CountHandOver(const KvPulls::Ended& ended, const Pipeline& to);
   bool StartRound(Pipeline& to, const sched::KvPull& pull);
   bool StartFetch(Pipeline& to, const sched::KvPull& pull, bool doubtful);
   void RoundEnded(Pipeline& to, const KvPulls::Ended& ended, Time now);

@@ -136,11 +136,13 @@ class ScriptedWorkers : public ::testing::Test {
     const auto [worker, pull] = pulls_[index];
     pulls_.erase(pulls_.begin() + static_cast<std::ptrdiff_t>(index));
     const bool activations = status.ok() && pull.activations != PulledActivations::kNone;
-    c_->Receive(
-        ConnectionId(worker),
-        PullDone{
-            .transfer = pull.transfer, .status = std::move(status), .activations = activations},
-        now_);
+    c_->Receive(ConnectionId(worker),
+                PullDone{.transfer = pull.transfer,
+                         .status = std::move(status),
+                         .bytes = pull_bytes_,
+                         .seconds = pull_seconds_,
+                         .activations = activations},
+                now_);
     Settle();
   }
   // The workers with steps in flight.
@@ -160,6 +162,8 @@ class ScriptedWorkers : public ::testing::Test {
 
   std::unique_ptr<ControllerCore> c_;
   int64_t kv_bytes_ = 65536;  // of each worker
+  int64_t pull_bytes_ = 0;    // of each pull that ends
+  double pull_seconds_ = 0;
   Time now_;
   std::map<uint64_t, Status> load_fails_;  // by worker: its later loads fail with this status
   std::set<uint64_t> load_hangs_;          // workers whose later loads do not end

@@ -1,0 +1,30 @@
+// What runs in the stages of a layout, what has flowed along its edges, and what requests wait for
+// in pipelines, as the controller's status says it. Pure functions of the controller's parts.
+#pragma once
+
+#include <vector>
+
+#include "cluster/control/controller_status.h"
+#include "cluster/control/edge_flows.h"
+#include "cluster/control/layout.h"
+#include "cluster/control/membership.h"
+#include "cluster/control/pipelines.h"
+#include "sched/scheduler.h"
+
+namespace millrace::cluster {
+
+// By stage. `options`: of every pipeline.
+std::vector<StageStatus> DescribeStages(const Layout& layout, const Membership& members,
+                                        const Pipelines& pipelines,
+                                        const sched::SchedulerOptions& options);
+
+// The edges of the plan in its order, and then others with flow. `flows`: since the start of the
+// controller; `before`: until the layout came into force.
+std::vector<EdgeStatus> DescribeEdges(const Layout& layout, const Membership& members,
+                                      const EdgeFlows::Table& flows,
+                                      const EdgeFlows::Table& before);
+
+// The requests that pipelines have and do not run yet.
+WaitingStatus DescribeWaiting(const Pipelines& pipelines);
+
+}  // namespace millrace::cluster
