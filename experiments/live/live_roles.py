@@ -25,6 +25,7 @@ QUESTIONS = 6
 STEP_TOKENS = {"whole": 512, "chunks": 48}  # of a step: whole prompts, or pieces of them
 WORKER = ("--kv-cache-memory", "96MiB", "--max-model-len", 512)
 LAYOUTS = {"apart": "whole", "together": "whole", "chunked": "chunks"}
+ROLES = {"apart": ("prefill", "decode"), "together": ("both", "both"), "chunked": ("both", "both")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +41,8 @@ LOADS = [Load("long prompts", 0.9, (160, 224), (16, 32), ("ttft=4s", "tpot=80ms"
          Load("long answers", 0.9, (16, 32), (48, 64), ("ttft=2s", "tpot=120ms"))]
 
 
-def plan_text(layers, roles):
+def plan_text(layers, roles, cluster):
+    """`cluster`: the lines of a plan that say for which machines it was made."""
     stages = "".join(f"  - {{stage: {i}, nodes: [{m.name}], layers: [0, {layers}], role: {role}}}\n"
                      for i, (m, role) in enumerate(zip(MACHINES, roles)))
     flow = "flow: 1 tokens/s}\n"
@@ -49,7 +51,8 @@ def plan_text(layers, roles):
                     for i, role in enumerate(roles))
     if "prefill" in roles:
         edges += "  - {from: 0, to: 1, phase: hand-over, " + flow
-    return f"format: 1\nmodel: live\nlayers: {layers}\nstages:\n{stages}edges:\n{edges}"
+    return (f"format: 1\nmodel: live\nlayers: {layers}\n{cluster}flow: 2 tokens/s\n"
+            f"bound: 2 tokens/s\nstages:\n{stages}edges:\n{edges}")
 
 
 class Roles(Driver):
@@ -70,6 +73,15 @@ class Roles(Driver):
                     self.traces.setdefault(load.name, []).append(trace)
                     self.texts[trace] = self.cluster.bench(burst, self.requests,
                                                            api)["generated_texts"]
+
+    def write_plans(self, file):
+        some = self.folder / "some.yaml"
+        self.cluster.run("plan", "--cluster", file, "--model", self.model, "--time-limit", 1,
+                         "--out", some)
+        cluster = "".join(line + "\n" for line in some.read_text().splitlines()
+                          if line.startswith("cluster"))
+        for layout, roles in ROLES.items():
+            (self.folder / f"{layout}.yaml").write_text(plan_text(self.layers, roles, cluster))
 
     def advice(self, file, load):
         """Whether `millrace plan` separates prefill from decode under this load."""
@@ -119,6 +131,7 @@ class Roles(Driver):
                 self.expect()
             self.cluster.start("left", first_plan(self.folder, "left", self.layers))
             self.cluster.describe(file)
+            self.write_plans(file)
             for layout in (name for name, of in LAYOUTS.items() if of == steps):
                 self.cluster.apply(self.folder / f"{layout}.yaml")
                 for load in LOADS:
@@ -133,10 +146,6 @@ class Roles(Driver):
 
     def run(self):
         self.answers = []
-        roles = {"apart": ("prefill", "decode"), "together": ("both", "both"),
-                 "chunked": ("both", "both")}
-        for layout, words in roles.items():
-            (self.folder / f"{layout}.yaml").write_text(plan_text(self.layers, words))
         rows, advice = {}, {}
         for steps in STEP_TOKENS:
             self.with_steps(steps, rows, advice)

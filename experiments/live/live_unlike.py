@@ -24,7 +24,9 @@ REQUESTS, QUICK_REQUESTS = 48, 24
 OFF_MAX = 0.15
 QUESTIONS = 8
 VICTIM = "wide"
-SERVE = ("--max-num-seqs", 64, "--max-model-len", 512, "--no-enable-prefix-caching")
+# Steps of few tokens: a worker whose first step takes more than 3 s is taken for one that hangs.
+SERVE = ("--max-num-seqs", 64, "--max-model-len", 512, "--max-num-batched-tokens", 192,
+         "--no-enable-prefix-caching")
 WORKER = ("--kv-cache-memory", "96MiB", "--max-model-len", 512)
 
 
@@ -87,7 +89,7 @@ class Unlike(Driver):
             result, disturbed = self.quietly(lambda: self.cluster.bench(trace, self.requests))
             self.check(f"{name}: the load", result["generated_texts"], texts)
             measured.append(result["total_token_throughput"])
-            self.say(f"{name}: forecast {forecast[-1]:.1f}, measured {measured[-1]:.1f} tokens/s "
+            self.say(f"{time.time():.1f} {name}: forecast {forecast[-1]:.1f}, measured {measured[-1]:.1f} tokens/s "
                      f"{disturbed}")
         self.check(f"{name}: the questions", self.cluster.api.ask_all(self.questions), self.answers)
         return statistics.median(forecast), statistics.median(measured)

@@ -96,8 +96,6 @@ std::string EstimateLine(const plan::GoodputEstimate& estimate) {
                      Printable(estimate.limit));
 }
 
-double RateOf(const plan::PlanCandidate& c) { return c.score.value_or(c.estimate.requests_per_s); }
-
 std::string Line(const char* name, const plan::PlanCandidate* c, const ClusterSpec& cluster) {
   if (c == nullptr) return fmt::format("  {:<14} none keeps the limits\n", name);
   const std::string rate = c->score
