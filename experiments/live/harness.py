@@ -49,12 +49,12 @@ def processor_ticks():
 class Driver:
     """An experiment. Subclasses have run(), which returns the bars."""
 
-    def __init__(self, description, quick_requests, requests):
+    def __init__(self, description, runs):
         parser = argparse.ArgumentParser(description=description.strip().split("\n\n")[0],
                                          formatter_class=argparse.RawTextHelpFormatter)
         parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
         parser.add_argument("--quick", action="store_true", help="one short run of each")
-        parser.add_argument("--runs", type=int, default=3, help="the medians are over these")
+        parser.add_argument("--runs", type=int, default=runs, help="the medians are over these")
         parser.add_argument("--keep", type=pathlib.Path, help="folder for plans, loads and logs")
         parser.add_argument("--build", type=pathlib.Path, default=BUILD, help="build folder")
         parser.add_argument("--lock", help="file to lock while measuring")
@@ -62,7 +62,6 @@ class Driver:
         self.build = self.args.build.resolve()
         self.program = self.build / "millrace"
         self.runs = 1 if self.args.quick else self.args.runs
-        self.requests = quick_requests if self.args.quick else requests
         self.layers, self.compared = LAYERS, 0
 
     @staticmethod

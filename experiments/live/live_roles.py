@@ -19,7 +19,6 @@ from machines import Machine, Machines
 CORES = 0.6
 MACHINES = [Machine("left", "east", CORES), Machine("right", "east", CORES)]
 HEAD_CORES = 0.35
-REQUESTS, QUICK_REQUESTS = 40, 16
 OFF_MAX, ADVICE_OFF_MAX = 0.15, 0.05
 QUESTIONS = 6
 STEP_TOKENS = {"whole": 512, "chunks": 48}  # of a step: whole prompts, or pieces of them
@@ -35,10 +34,18 @@ class Load:
     prompt: tuple
     output: tuple
     slo: tuple
+    seconds: float = 24
+
+    def workload(self):
+        """For the planner, whose search needs more requests than are served here."""
+        def lengths(low, high):
+            return f"{{uniform: {{min: {low} tokens, max: {high} tokens}}}}"
+        return (f"arrivals: poisson\nrate: {self.rate} req/s\nrequests: 400\nlengths:\n"
+                f"  prompt: {lengths(*self.prompt)}\n  output: {lengths(*self.output)}\n")
 
 
-LOADS = [Load("long prompts", 0.9, (160, 224), (16, 32), ("ttft=4s", "tpot=80ms")),
-         Load("long answers", 0.9, (16, 32), (48, 64), ("ttft=2s", "tpot=120ms"))]
+LOADS = [Load("long prompts", 0.9, (160, 224), (16, 32), ("ttft=4s", "tpot=30ms")),
+         Load("long answers", 4, (16, 32), (48, 64), ("ttft=1s", "tpot=35ms"))]
 
 
 def plan_text(layers, roles, cluster):
@@ -65,14 +72,17 @@ class Roles(Driver):
             self.answers = api.ask_all(self.questions)
             for number, load in enumerate(LOADS):
                 for run in range(self.runs):
-                    requests = poisson(load.rate, self.requests, load.prompt, load.output,
+                    requests = poisson(load.rate, self.count(load), load.prompt, load.output,
                                        100 * number + run)
                     trace = make_trace(self.folder / f"load{number}-{run}.jsonl", requests)
                     burst = make_trace(self.folder / "burst.jsonl",
                                        [(0, *lengths) for _, *lengths in requests])
                     self.traces.setdefault(load.name, []).append(trace)
-                    self.texts[trace] = self.cluster.bench(burst, self.requests,
+                    self.texts[trace] = self.cluster.bench(burst, self.count(load),
                                                            api)["generated_texts"]
+
+    def count(self, load):
+        return round(load.rate * load.seconds / (3 if self.args.quick else 1))
 
     def write_plans(self, file):
         some = self.folder / "some.yaml"
@@ -85,10 +95,11 @@ class Roles(Driver):
 
     def advice(self, file, load):
         """Whether `millrace plan` separates prefill from decode under this load."""
+        workload = self.folder / "workload.yaml"
+        workload.write_text(load.workload())
         answer = json.loads(self.cluster.run(
-            "plan", "--cluster", file, "--model", self.model, "--workload",
-            self.traces[load.name][0], "--objective", "goodput", "--slo", *load.slo,
-            "--time-limit", 12, "--json"))
+            "plan", "--cluster", file, "--model", self.model, "--workload", workload,
+            "--objective", "goodput", "--slo", *load.slo, "--time-limit", 20, "--json"))
         judged = [(c["simulated_requests_per_s"], c["roles"]) for c in answer["candidates"]
                   if c["simulated_requests_per_s"] is not None]
         self.say(f"{load.name}: the planner's candidates {sorted(judged, reverse=True)[:4]}")
@@ -101,7 +112,7 @@ class Roles(Driver):
             expected = self.cluster.simulate(plan, file, trace, load.slo)
             forecast.append(expected["slo"]["attainment"])
             result, disturbed = self.quietly(
-                lambda trace=trace: self.cluster.bench(trace, self.requests, slo=load.slo))
+                lambda trace=trace: self.cluster.bench(trace, self.count(load), slo=load.slo))
             self.check(f"{layout}, {load.name}", result["generated_texts"], self.texts[trace])
             measured.append(result["attainment"])
             self.say(f"{layout}, {load.name}: forecast {forecast[-1]:.2f}, measured "
@@ -169,4 +180,4 @@ class Roles(Driver):
 
 if __name__ == "__main__":
     sys.path.insert(0, str(pathlib.Path(__file__).parent))
-    sys.exit(Roles(__doc__, QUICK_REQUESTS, REQUESTS).main())
+    sys.exit(Roles(__doc__, runs=1).main())

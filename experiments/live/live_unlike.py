@@ -20,7 +20,8 @@ MACHINES = [Machine("big", "east", 0.45), Machine("mid", "east", 0.25, 220),
 HEAD_CORES = 0.30
 LINE_MBIT_S, LINE_LATENCY_MS = 20, 5
 PROMPT, OUTPUT = (48, 96), (24, 48)
-REQUESTS, QUICK_REQUESTS = 48, 24
+REQUESTS, QUICK_REQUESTS = 40, 24
+RATE = 4.5  # requests/s, more than any of the plans answers
 OFF_MAX = 0.15
 QUESTIONS = 8
 VICTIM = "wide"
@@ -54,8 +55,9 @@ class Unlike(Driver):
     def expect(self):
         """What one process answers to every question and every load."""
         self.traces = []
+        self.requests = QUICK_REQUESTS if self.args.quick else REQUESTS
         for run in range(self.runs):
-            requests = poisson(None, self.requests, PROMPT, OUTPUT, run)
+            requests = poisson(RATE, self.requests, PROMPT, OUTPUT, run)
             self.traces.append(make_trace(self.folder / f"load{run}.jsonl", requests))
         self.questions = questions(QUESTIONS, 24, 32)
         with self.cluster.alone() as api:
@@ -132,4 +134,4 @@ class Unlike(Driver):
 
 if __name__ == "__main__":
     sys.path.insert(0, str(pathlib.Path(__file__).parent))
-    sys.exit(Unlike(__doc__, QUICK_REQUESTS, REQUESTS).main())
+    sys.exit(Unlike(__doc__, runs=3).main())

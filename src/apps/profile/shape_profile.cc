@@ -127,13 +127,25 @@ Result<std::unique_ptr<StepRig>> MakeRig(const ShapeProfileOptions& options, con
   return StepRig::Create(std::move(runner), limits, 1, clock);
 }
 
-// Goes round the batches, the small ones first, until the time is over.
-Result<std::vector<cost::ProfileSample>> MeasureSteps(StepRig& rig, const ProfileLimits& limits,
-                                                      WorkTime& time) {
-  std::vector<ProfileBatch> grid = ProfileGrid(limits);
+// A third of the grid from the smallest batch to the largest, then the other thirds: a machine that
+// is too slow for all of them measures some of every size.
+std::vector<ProfileBatch> InThirds(std::vector<ProfileBatch> grid) {
   std::stable_sort(grid.begin(), grid.end(), [](const ProfileBatch& a, const ProfileBatch& b) {
     return a.Shape().tokens() < b.Shape().tokens();
   });
+  std::vector<ProfileBatch> out;
+  for (size_t third = 0; third < 3; ++third) {
+    for (size_t i = 0; i < grid.size(); ++i) {
+      if ((grid.size() - 1 - i) % 3 == third) out.push_back(std::move(grid[i]));
+    }
+  }
+  return out;
+}
+
+// Goes round the batches until the time is over.
+Result<std::vector<cost::ProfileSample>> MeasureSteps(StepRig& rig, const ProfileLimits& limits,
+                                                      WorkTime& time) {
+  const std::vector<ProfileBatch> grid = InThirds(ProfileGrid(limits));
   std::vector<std::vector<StepRig::Timing>> timings(grid.size());
   for (int round = 0; round < kRepeatsMax; ++round) {
     for (size_t i = 0; i < grid.size() && !time.over(); ++i) {
