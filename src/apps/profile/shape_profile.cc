@@ -78,6 +78,7 @@ class WorkTime {
   WorkTime(const ShapeProfileOptions& options, const Clock& clock)
       : options_(options), clock_(clock), end_(clock.Now() + options.limit) {}
   bool over() const { return clock_.Now() >= end_; }
+  void Restart() { end_ = clock_.Now() + options_.limit; }
   Status WaitForLeave() {
     const Time before = clock_.Now();
     const bool go_on = options_.may_go_on();
@@ -127,25 +128,13 @@ Result<std::unique_ptr<StepRig>> MakeRig(const ShapeProfileOptions& options, con
   return StepRig::Create(std::move(runner), limits, 1, clock);
 }
 
-// A third of the grid from the smallest batch to the largest, then the other thirds: a machine that
-// is too slow for all of them measures some of every size.
-std::vector<ProfileBatch> InThirds(std::vector<ProfileBatch> grid) {
+// Goes round the batches, the small ones first, until the time is over.
+Result<std::vector<cost::ProfileSample>> MeasureSteps(StepRig& rig, const ProfileLimits& limits,
+                                                      WorkTime& time) {
+  std::vector<ProfileBatch> grid = ProfileGrid(limits);
   std::stable_sort(grid.begin(), grid.end(), [](const ProfileBatch& a, const ProfileBatch& b) {
     return a.Shape().tokens() < b.Shape().tokens();
   });
-  std::vector<ProfileBatch> out;
-  for (size_t third = 0; third < 3; ++third) {
-    for (size_t i = 0; i < grid.size(); ++i) {
-      if ((grid.size() - 1 - i) % 3 == third) out.push_back(std::move(grid[i]));
-    }
-  }
-  return out;
-}
-
-// Goes round the batches until the time is over.
-Result<std::vector<cost::ProfileSample>> MeasureSteps(StepRig& rig, const ProfileLimits& limits,
-                                                      WorkTime& time) {
-  const std::vector<ProfileBatch> grid = InThirds(ProfileGrid(limits));
   std::vector<std::vector<StepRig::Timing>> timings(grid.size());
   for (int round = 0; round < kRepeatsMax; ++round) {
     for (size_t i = 0; i < grid.size() && !time.over(); ++i) {
@@ -174,6 +163,7 @@ Result<cost::Profile> MeasureShape(const ShapeProfileOptions& options, const Clo
   MR_ASSIGN_OR_RETURN(const int layers, LayersToMeasure(options, whole.num_layers));
   MR_ASSIGN_OR_RETURN(const auto rig, MakeRig(options, WithLayers(options.config, layers),
                                               scratch.folder(), limits, time, clock));
+  time.Restart();  // a slow machine took a part of it to write and load the weights
   MR_ASSIGN_OR_RETURN(auto samples, MeasureSteps(*rig, limits, time));
   for (cost::ProfileSample& sample : samples) {
     const double outside_s = std::max(0.0, sample.step_s - sample.layers_s);
