@@ -34,7 +34,7 @@ class Load:
     prompt: tuple
     output: tuple
     slo: tuple
-    seconds: float = 24
+    seconds: float = 20
 
     def workload(self):
         """For the planner, whose search needs more requests than are served here."""

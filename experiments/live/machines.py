@@ -204,8 +204,8 @@ class Machines:
         for zone in self.zones:
             sh(*hub, "link", "set", f"line-{zone}", "master", zone, "up")
             sh("ip", "netns", "exec", self.space("hub"), "tc", "qdisc", "add", "dev",
-               f"line-{zone}", "root", "tbf", "rate", f"{mbit_s}mbit", "burst", "16kb", "latency",
-               "400ms")
+               f"line-{zone}", "root", "tbf", "rate", f"{mbit_s}mbit", "burst", "16kb", "limit",
+               "8mb")
 
     @staticmethod
     def place(pid, group):
