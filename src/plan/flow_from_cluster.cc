@@ -72,8 +72,31 @@ Status DoesNotFit(const ClusterSpec& cluster, const ModelFootprint& model,
       cluster.nodes.size(), cluster.name, held, std::ceil(gb), held));
 }
 
-// Nodes that agree in everything that T(k) depends on share its computation.
-using NodeKind = std::tuple<std::string, int, int64_t>;
+// Nodes that agree in everything that T(k) depends on share its computation. Workers of one device
+// may have measured different step times, such as those that get a part of a processor.
+using NodeKind = std::tuple<std::string, int, int64_t, std::string>;
+
+NodeKind KindOf(const NodeSpec& node) {
+  return {node.device, node.device_count, node.memory_bytes, node.profile};
+}
+
+// "l4", "l4x4", or for a device whose nodes were measured with different results "l4 as w1": the
+// first node with that result.
+std::string KindName(const NodeSpec& node, const ClusterSpec& cluster) {
+  std::string name =
+      node.device_count == 1 ? node.device : fmt::format("{}x{}", node.device, node.device_count);
+  const auto same_device = [&](const NodeSpec& other) {
+    return other.device == node.device && other.device_count == node.device_count;
+  };
+  const auto same_times = [&](const NodeSpec& other) {
+    return same_device(other) && other.profile == node.profile;
+  };
+  if (std::ranges::count_if(cluster.nodes, same_device) ==
+      std::ranges::count_if(cluster.nodes, same_times)) {
+    return name;
+  }
+  return fmt::format("{} as {}", name, std::ranges::find_if(cluster.nodes, same_times)->name);
+}
 
 }  // namespace
 
@@ -128,14 +151,11 @@ Result<FlowProblem> FlowFromCluster(const ClusterSpec& cluster, const ModelFootp
   std::map<NodeKind, std::vector<double>> known;
   std::vector<int> max_layers;
   for (const NodeSpec& node : cluster.nodes) {
-    const NodeKind kind{node.device, node.device_count, node.memory_bytes};
+    const NodeKind kind = KindOf(node);
     if (!known.contains(kind)) {
       MR_ASSIGN_OR_RETURN(known[kind], NodeTokensPerSecond(node, model, mix, cost, options));
     }
-    FlowNode flow{
-        node.name,
-        node.device_count == 1 ? node.device : fmt::format("{}x{}", node.device, node.device_count),
-        node.region, known[kind]};
+    FlowNode flow{node.name, KindName(node, cluster), node.region, known[kind]};
     flow.devices = node.device_count;
     flow.room_layers = std::max(flow.max_layers(), RoomLayers(node, model, mix, options));
     if (node.nic_bytes_per_s) {

@@ -107,6 +107,32 @@ TEST(FlowFromClusterTest, LinksNicsAndTrunksBecomeTokensPerSecond) {
   EXPECT_TRUE(ValidateFlowProblem(*problem).ok());
 }
 
+// The profile's text is a number here, by which every step takes longer.
+Result<std::unique_ptr<cost::StepCost>> Measured(const NodeSpec& node, const ModelFootprint&,
+                                                 int layers) {
+  return std::unique_ptr<cost::StepCost>(
+      std::make_unique<LinearCost>(layers * std::stoi(node.profile)));
+}
+
+TEST(FlowFromClusterTest, NodesOfOneDeviceHaveTheTimesThatEachMeasured) {
+  ClusterSpec cluster;
+  for (const char* name : {"a", "b", "c"}) {
+    cluster.nodes.push_back(Node(100, "cpu"));
+    cluster.nodes.back().name = name;
+    cluster.nodes.back().profile = name == std::string("b") ? "4" : "1";
+  }
+  const auto problem = FlowFromCluster(cluster, Model(), kMix, Measured, false, kAllMemory);
+  ASSERT_TRUE(problem.ok()) << problem.status().ToString();
+  EXPECT_NEAR(problem->nodes[0].TokensPerS(8) / problem->nodes[1].TokensPerS(8), 4, 1e-9);
+  EXPECT_EQ(problem->nodes[0].tokens_per_s, problem->nodes[2].tokens_per_s);
+  EXPECT_EQ(problem->nodes[0].kind, "cpu as a");
+  EXPECT_EQ(problem->nodes[1].kind, "cpu as b");
+  EXPECT_EQ(problem->nodes[2].kind, "cpu as a");
+  cluster.nodes[1].profile = "1";
+  EXPECT_EQ(FlowFromCluster(cluster, Model(), kMix, Measured, false, kAllMemory)->nodes[1].kind,
+            "cpu");
+}
+
 TEST(FlowFromClusterTest, AModelThatDoesNotFitSaysWhatIsMissing) {
   ClusterSpec cluster;
   cluster.name = "small";

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Follows docs/planning.md: writes its files, runs its commands, compares what it promises.
+"""Follows docs/planning.md: writes its files, runs its commands, compares what it promises. Its last
+section is about several machines; e2e/cluster_page.py follows that one.
 
 Usage: planning_test.py PROGRAM
 """
@@ -136,7 +137,7 @@ def check_rests(program, folder):
 
 def main():
     program = str(pathlib.Path(sys.argv[1]).resolve())
-    page = (ROOT / "docs/planning.md").read_text()
+    page = (ROOT / "docs/planning.md").read_text().split("**On 10.77.")[0]
     commands = 0
     printed = ""
     with tempfile.TemporaryDirectory() as folder:

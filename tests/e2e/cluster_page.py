@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Follows docs/cluster.md to the letter: its machines are network namespaces here, their links can
-be cut. Needs root (for `ip netns`) and etcd; leaves with 77 where it has not.
+"""Follows a page of docs to the letter, as far as it says on which machine a command runs. The
+machines are network namespaces here, and links can be cut. Needs root (for `ip netns`), and etcd
+where the page does; leaves with 77 where it has not.
 
-Usage: cluster_page.py PROGRAM SOURCE_DIR
+Usage: cluster_page.py PROGRAM SOURCE_DIR PAGE
 """
 import json
 import os
@@ -16,8 +17,12 @@ import tempfile
 import time
 
 PROGRAM, SOURCE = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
+PAGE = (SOURCE / "docs" / sys.argv[3]).read_text()
 BRIDGE = f"mrb{os.getpid() % 10000}"
-MACHINES = ["10.77.0.1", "10.77.0.2", "10.77.0.3"]
+ON_MACHINE = r"\*\*On (\d+\.\d+\.\d+\.\d+):\*\*"
+MACHINES = sorted(set(re.findall(ON_MACHINE, PAGE)))
+# The machines of the second kind, where a page has two.
+SMALL = {"10.77.0.4", "10.77.0.5"}
 LIMIT_S = 120
 SKIPPED = 77
 
@@ -50,8 +55,8 @@ def blocks():
     """(machine or None, command) of every line of the page's sh blocks."""
     machine = None
     inside = False
-    for line in (SOURCE / "docs/cluster.md").read_text().splitlines():
-        found = re.match(r"\*\*On (\d+\.\d+\.\d+\.\d+):\*\*", line)
+    for line in PAGE.splitlines():
+        found = re.match(ON_MACHINE, line)
         if found:
             machine = found.group(1)
         if line.startswith("```"):
@@ -64,15 +69,16 @@ class Cluster:
     def __init__(self, folder):
         self.folder = folder
         self.background = []
-        self.environment = {**os.environ, "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}",
-                            "XDG_CACHE_HOME": str(folder / "cache")}
+        self.environment = {**os.environ, "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"}
 
     def run(self, machine, command):
         words = ["ip", "netns", "exec", space(machine), "sh", "-c"]
-        # The machines share one file system, where each has its own place for sockets.
-        runtime = self.folder / space(machine)
-        runtime.mkdir(mode=0o700, exist_ok=True)
-        environment = {**self.environment, "XDG_RUNTIME_DIR": str(runtime)}
+        # The machines share one file system, where each has its own place for sockets and profiles.
+        own = self.folder / space(machine)
+        own.mkdir(mode=0o700, exist_ok=True)
+        environment = {**self.environment, "XDG_RUNTIME_DIR": str(own), "XDG_CACHE_HOME": str(own)}
+        if "millrace worker" in command:
+            environment["MILLRACE_THREADS"] = "1" if machine in SMALL else "2"
         if command.endswith("&"):
             log = open(self.folder / f"log-{len(self.background)}", "w", encoding="utf-8")
             process = subprocess.Popen([*words, "exec " + command[:-1]], cwd=self.folder,
@@ -101,7 +107,7 @@ class Cluster:
 def completion(cluster, tokens):
     body = json.dumps({"prompt": "Once upon a time", "max_tokens": tokens, "temperature": 0,
                        "ignore_eos": True})
-    answer = cluster.run(MACHINES[0], "curl -s --max-time 100 http://10.77.0.1:8000/v1/completions "
+    answer = cluster.run(MACHINES[0], "curl -s --max-time 100 http://127.0.0.1:8000/v1/completions "
                                       f"-H 'Content-Type: application/json' -d '{body}'")
     return json.loads(answer)["choices"][0]["text"]
 
@@ -121,8 +127,9 @@ def cut_links(cluster, expected, tokens):
 
 
 def main():
-    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("etcd"):
-        print("needs root, ip and etcd")
+    programs = ["ip"] + (["etcd"] if "etcd" in PAGE else [])
+    if os.geteuid() != 0 or not all(shutil.which(program) for program in programs):
+        print("needs root and", ", ".join(programs))
         return SKIPPED
     try:
         make_network()

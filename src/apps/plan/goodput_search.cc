@@ -96,8 +96,6 @@ std::string EstimateLine(const plan::GoodputEstimate& estimate) {
                      Printable(estimate.limit));
 }
 
-double RateOf(const plan::PlanCandidate& c) { return c.score.value_or(c.estimate.requests_per_s); }
-
 std::string Line(const char* name, const plan::PlanCandidate* c, const ClusterSpec& cluster) {
   if (c == nullptr) return fmt::format("  {:<14} none keeps the limits\n", name);
   const std::string rate = c->score
@@ -107,22 +105,27 @@ std::string Line(const char* name, const plan::PlanCandidate* c, const ClusterSp
                      RolesText(c->plan, cluster));
 }
 
-// Which of both won, and by how much.
+// Which of both won, and by how much. A simulation is compared with a simulation only.
 std::string Verdict(const plan::PlanCandidate* with, const plan::PlanCandidate* without) {
   if (with == nullptr) return "Do not separate prefill and decode: no plan that does was found.\n";
   if (without == nullptr) {
     return "Separate prefill and decode: only plans that do keep the limits.\n";
   }
-  const double a = RateOf(*with), b = RateOf(*without);
+  const bool simulated = with->score && without->score;
+  const double a = simulated ? *with->score : with->estimate.requests_per_s;
+  const double b = simulated ? *without->score : without->estimate.requests_per_s;
+  const bool half = with->score.has_value() != without->score.has_value();
+  const std::string by =
+      half ? "By the estimates, because --time-limit ended the simulations: " : "";
   if (b >= a * (1 - kSame)) {
-    return fmt::format("Do not separate prefill and decode: {}.\n",
-                       b <= a * (1 + kSame) ? "it gains nothing"
-                       : a > 0              ? fmt::format("it loses {:.0f} %", 100 * (1 - a / b))
-                                            : std::string("it misses the limits at any rate"));
+    return by + fmt::format("Do not separate prefill and decode: {}.\n",
+                            b <= a * (1 + kSame) ? "it gains nothing"
+                            : a > 0 ? fmt::format("it loses {:.0f} %", 100 * (1 - a / b))
+                                    : std::string("it misses the limits at any rate"));
   }
-  return fmt::format("Separate prefill and decode: it gains {}.\n",
-                     b > 0 ? fmt::format("{:.0f} %", 100 * (a / b - 1))
-                           : std::string("all: without it the limits are missed at any rate"));
+  return by + fmt::format("Separate prefill and decode: it gains {}.\n",
+                          b > 0 ? fmt::format("{:.0f} %", 100 * (a / b - 1))
+                                : std::string("all: without it the limits are missed at any rate"));
 }
 
 }  // namespace

@@ -93,6 +93,14 @@ Result<plan::GoodputProblem> GoodputOf(const ClusterSpec& cluster,
     return costs.Of(node, node.device_count, of.spec, {0, layers});
   };
   MR_ASSIGN_OR_RETURN(auto flow, plan::FlowFromCluster(cluster, model, mix, cost_of, partial));
+  // It counts activations in the model's type.
+  const double factor = static_cast<double>(cost::ActivationBytesPerToken(model.spec)) /
+                        static_cast<double>(bytes.activation);
+  for (int from = 0; from < flow.num_nodes(); ++from) {
+    for (int to = 0; to < flow.num_nodes(); ++to) {
+      flow.link_tokens_per_s[static_cast<size_t>(from * (flow.num_nodes() + 1) + to)] *= factor;
+    }
+  }
   return plan::GoodputFromCluster(std::move(flow), cluster, model, mix, cost_of, bytes);
 }
 
@@ -176,7 +184,7 @@ Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags) {
     inputs.workload = workload;
   }
   MR_ASSIGN_OR_RETURN(inputs.costs, NodeCosts::Load(flags.node_profiles, cluster, model.spec));
-  inputs.token_bytes = {cost::ActivationBytesPerToken(model.spec),
+  inputs.token_bytes = {inputs.costs.ActivationBytes(model.spec),
                         plan::NodeCapacityOptions().token_id_bytes};
   inputs.goodput_for = [model, mix, costs = inputs.costs, bytes = inputs.token_bytes,
                         partial = flags.partial](const ClusterSpec& of) {

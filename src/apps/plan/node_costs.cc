@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "cost/device_catalog.h"
 #include "cost/first_principles_cost.h"
+#include "cost/memory_model.h"
 
 namespace millrace::apps {
 namespace {
@@ -95,6 +96,11 @@ Result<std::unique_ptr<cost::StepCost>> NodeCosts::Of(const NodeSpec& node, int 
   if (!device.ok()) return device.status().WithContext(fmt::format("node '{}'", node.name));
   return std::unique_ptr<cost::StepCost>(
       std::make_unique<cost::FirstPrinciplesCost>(spec, layers, *device, devices));
+}
+
+int64_t NodeCosts::ActivationBytes(const ModelSpec& spec) const {
+  return measured() ? spec.hidden_size * static_cast<int64_t>(BytesOf(DType::kF32))
+                    : cost::ActivationBytesPerToken(spec);
 }
 
 double NodeCosts::OverheadSeconds(const NodeSpec& node) const {

@@ -34,6 +34,9 @@ class NodeCosts {
   // unknown. kInvalidArgument: several devices of a measured kind.
   Result<std::unique_ptr<cost::StepCost>> Of(const NodeSpec& node, int devices,
                                              const ModelSpec& spec, LayerRange layers) const;
+  // Bytes of one token between two stages. Workers, whose times are measured, send f32; an estimate
+  // for other devices assumes the model's type.
+  int64_t ActivationBytes(const ModelSpec& spec) const;
   bool measured() const { return !by_device_.empty() || !by_node_.empty(); }
   // The time between two steps; zero if not measured.
   double OverheadSeconds(const NodeSpec& node) const;

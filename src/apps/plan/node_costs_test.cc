@@ -99,6 +99,15 @@ TEST_F(NodeCostsTest, MeasuredTimesReplaceTheEstimate) {
             "estimate from first principles for each node, not measured");
 }
 
+TEST_F(NodeCostsTest, MeasuredWorkersSendActivationsInF32) {
+  const auto costs = NodeCosts::Load({"mine=" + file_}, cluster_, Spec());
+  ASSERT_TRUE(costs.ok());
+  ModelSpec spec = Spec();
+  spec.dtype = DType::kBF16;
+  EXPECT_EQ(costs->ActivationBytes(spec), 64 * 4);
+  EXPECT_EQ(NodeCosts().ActivationBytes(spec), 64 * 2);
+}
+
 TEST_F(NodeCostsTest, SeveralMeasuredDevicesInANodeAreRefused) {
   const auto costs = NodeCosts::Load({"mine=" + file_}, cluster_, Spec());
   ASSERT_TRUE(costs.ok());

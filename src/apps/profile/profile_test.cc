@@ -77,6 +77,21 @@ TEST(RepeatsTest, TheMoreDisturbedHalfIsIgnored) {
   EXPECT_EQ(Summarise({busy}).step_s, 5);
 }
 
+TEST(Profile, AShortStepIsNoFasterInTheLongRunThanTheProcessorItHas) {
+  // A third of a processor: every long step is interrupted, and one of four short ones.
+  const StepRig::Timing through{1e-3, 0.5e-3, 1}, held{9e-3, 8.5e-3, 1.0 / 9};
+  const StepRig::Timing slow{34e-3, 17e-3, 10.0 / 34};
+  const auto steps = InTheLongRun({{through, held, through, through}, {slow, slow, slow, slow}});
+  const double stretch = (12e-3 + 4 * 34e-3) / (4e-3 + 4 * 10e-3);
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_NEAR(steps[0].step_s, stretch * 1e-3, 1e-12);
+  EXPECT_NEAR(steps[0].layers_s, stretch * 0.5e-3, 1e-12);
+  EXPECT_NEAR(steps[1].step_s, stretch * 10e-3, 1e-12);
+  EXPECT_NEAR(steps[1].layers_s, stretch * 5e-3, 1e-12);
+  // A quiet machine: what was measured.
+  EXPECT_NEAR(InTheLongRun({{through, through}})[0].step_s, 1e-3, 1e-12);
+}
+
 // Every batch of the grid runs repeatedly on a tiny model, and the measurements give a profile that
 // can be read back from its file.
 TEST(StepRigTest, RunsTheWholeGridOnARealModel) {

@@ -22,4 +22,27 @@ StepRig::Timing Summarise(std::vector<StepRig::Timing> repeats) {
   return {Median(std::move(step)), Median(std::move(layers)), Median(std::move(undisturbed))};
 }
 
+std::vector<StepRig::Timing> InTheLongRun(
+    const std::vector<std::vector<StepRig::Timing>>& batches) {
+  std::vector<StepRig::Timing> out;
+  double taken_s = 0, own_s = 0;
+  for (const std::vector<StepRig::Timing>& repeats : batches) {
+    std::vector<double> own;
+    for (const StepRig::Timing& timing : repeats) {
+      own.push_back(timing.step_s * timing.undisturbed);
+      taken_s += timing.step_s;
+      own_s += own.back();
+    }
+    const StepRig::Timing typical = Summarise(repeats);
+    const double step_s = Median(std::move(own));
+    out.push_back({step_s, step_s * typical.layers_s / typical.step_s, typical.undisturbed});
+  }
+  const double stretch = own_s > 0 ? std::max(1.0, taken_s / own_s) : 1;
+  for (StepRig::Timing& timing : out) {
+    timing.step_s *= stretch;
+    timing.layers_s *= stretch;
+  }
+  return out;
+}
+
 }  // namespace millrace::apps

@@ -78,6 +78,7 @@ class WorkTime {
   WorkTime(const ShapeProfileOptions& options, const Clock& clock)
       : options_(options), clock_(clock), end_(clock.Now() + options.limit) {}
   bool over() const { return clock_.Now() >= end_; }
+  void Restart() { end_ = clock_.Now() + options_.limit; }
   Status WaitForLeave() {
     const Time before = clock_.Now();
     const bool go_on = options_.may_go_on();
@@ -127,9 +128,7 @@ Result<std::unique_ptr<StepRig>> MakeRig(const ShapeProfileOptions& options, con
   return StepRig::Create(std::move(runner), limits, 1, clock);
 }
 
-// Goes round the batches, the small ones first, until the time is over. The typical times of the
-// batches are stretched by how much longer all of them took together: a processor that this
-// process may use for half of the time is half as fast.
+// Goes round the batches, the small ones first, until the time is over.
 Result<std::vector<cost::ProfileSample>> MeasureSteps(StepRig& rig, const ProfileLimits& limits,
                                                       WorkTime& time) {
   std::vector<ProfileBatch> grid = ProfileGrid(limits);
@@ -144,20 +143,11 @@ Result<std::vector<cost::ProfileSample>> MeasureSteps(StepRig& rig, const Profil
       timings[i].push_back(timing);
     }
   }
+  std::erase_if(timings, [](const auto& repeats) { return repeats.empty(); });  // the last ones
+  const std::vector<StepRig::Timing> steps = InTheLongRun(timings);
   std::vector<cost::ProfileSample> samples;
-  double typical_s = 0, taken_s = 0;
-  for (size_t i = 0; i < grid.size(); ++i) {
-    if (timings[i].empty()) continue;
-    for (const StepRig::Timing& timing : timings[i]) taken_s += timing.step_s;
-    const auto repeats = static_cast<double>(timings[i].size());
-    const StepRig::Timing typical = Summarise(std::move(timings[i]));
-    typical_s += typical.step_s * repeats;
-    samples.push_back({grid[i].Shape(), typical.step_s, typical.layers_s});
-  }
-  const double stretch = typical_s > 0 ? std::max(1.0, taken_s / typical_s) : 1;
-  for (cost::ProfileSample& sample : samples) {
-    sample.step_s *= stretch;
-    sample.layers_s *= stretch;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    samples.push_back({grid[i].Shape(), steps[i].step_s, steps[i].layers_s});
   }
   return samples;
 }
@@ -173,6 +163,7 @@ Result<cost::Profile> MeasureShape(const ShapeProfileOptions& options, const Clo
   MR_ASSIGN_OR_RETURN(const int layers, LayersToMeasure(options, whole.num_layers));
   MR_ASSIGN_OR_RETURN(const auto rig, MakeRig(options, WithLayers(options.config, layers),
                                               scratch.folder(), limits, time, clock));
+  time.Restart();  // a slow machine took a part of it to write and load the weights
   MR_ASSIGN_OR_RETURN(auto samples, MeasureSteps(*rig, limits, time));
   for (cost::ProfileSample& sample : samples) {
     const double outside_s = std::max(0.0, sample.step_s - sample.layers_s);

@@ -30,7 +30,8 @@ struct ShapeProfileOptions {
   DType dtype = DType::kBF16;  // of its weights
   std::string scratch;  // a folder for the random weights; removed at the beginning and the end
   int threads = 1;
-  Duration limit = Duration::Seconds(15);  // in all, without the time in `may_go_on`
+  // For the weights and again for the steps, without the time in `may_go_on`.
+  Duration limit = Duration::Seconds(15);
   // Called before each step; it waits while the machine has other work. False: give up.
   std::function<bool()> may_go_on = [] { return true; };
 };

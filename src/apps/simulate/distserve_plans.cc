@@ -27,7 +27,7 @@ constexpr double kTrial_s = 30;
 bool Alike(const NodeSpec& a, const NodeSpec& b) {
   return a.device == b.device && a.device_count == b.device_count &&
          a.memory_bytes == b.memory_bytes && a.numeric_class == b.numeric_class &&
-         a.nic_bytes_per_s == b.nic_bytes_per_s;
+         a.nic_bytes_per_s == b.nic_bytes_per_s && a.profile == b.profile;
 }
 
 // The slowest link between two nodes. 0: two of them have none. None: there is one node.

@@ -109,7 +109,7 @@ Result<Deployment> DeployPlan(Plan plan, ClusterSpec cluster, const ModelSpec& s
   sim::ClusterSimOptions& options = out.plan->options;
   options.plan = std::move(plan);
   options.cluster = std::move(cluster);
-  options.activation_bytes_per_token = static_cast<double>(cost::ActivationBytesPerToken(spec));
+  options.activation_bytes_per_token = static_cast<double>(costs.ActivationBytes(spec));
   options.token_bytes = kTokenIdBytes;
   options.kv_bytes_per_token_layer = static_cast<double>(spec.KvBytesPerToken()) / spec.num_layers;
   for (const StagePlan& stage : options.plan.stages) {
