@@ -64,8 +64,10 @@ ControllerCore::ControllerCore(ControllerOptions options)
                  members_, deployment_, pipelines_, requests_, memory_, ids_, outbox_),
       placements_(options_, options_.scheduler.block_size, deployment_, pipelines_, requests_,
                   transfers_, memory_),
-      machines_({.num_layers = options_.num_layers, .link_probes = options_.link_probes}, members_,
-                outbox_) {}
+      machines_({.num_layers = options_.num_layers,
+                 .max_batched_tokens = options_.scheduler.max_num_batched_tokens,
+                 .link_probes = options_.link_probes},
+                members_, outbox_) {}
 
 ControllerCore::~ControllerCore() = default;
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -24,7 +25,10 @@ Result<cost::Profile> ReadWorkersProfile(const std::string& text, int num_layers
 }  // namespace
 
 MachineReports::MachineReports(MachineReportsOptions options, Membership& members, Outbox& outbox)
-    : num_layers_(options.num_layers), members_(members), outbox_(outbox) {
+    : num_layers_(options.num_layers),
+      max_batched_tokens_(options.max_batched_tokens),
+      members_(members),
+      outbox_(outbox) {
   if (options.link_probes) probes_.emplace(*options.link_probes);
 }
 
@@ -41,6 +45,10 @@ void MachineReports::WorkerLost(WorkerId worker) {
 void MachineReports::On(Membership::Worker& from, const WorkerProfile& message, Time) {
   auto profile = ReadWorkersProfile(message.text, num_layers_);
   if (profile.ok()) {
+    // A slow worker is not stuck in its first full step.
+    const double full_s = cost::MeasuredCost(*profile).Seconds(cost::PromptOf(max_batched_tokens_));
+    const auto full_ms = static_cast<int64_t>(full_s * 1e3);
+    from.longest_batch_ms = std::max(from.longest_batch_ms, full_ms);
     from.profile = std::make_shared<const cost::Profile>(std::move(*profile));
     return;
   }

@@ -20,6 +20,7 @@ namespace millrace::cluster {
 
 struct MachineReportsOptions {
   int num_layers = 0;                           // of the model
+  int max_batched_tokens = 0;                   // of a full step
   std::optional<LinkProbeOptions> link_probes;  // unset: links are not probed
 };
 
@@ -42,7 +43,7 @@ class MachineReports {
   uint64_t stale() const { return stale_; }  // answers to no probe in progress
 
  private:
-  const int num_layers_;
+  const int num_layers_, max_batched_tokens_;
   Membership& members_;
   Outbox& outbox_;
   std::optional<LinkProbes> probes_;

@@ -74,6 +74,20 @@ TEST_F(Machines, AProfileIsUsedOnlyIfItCanBeOfThisModel) {
   EXPECT_NE(Describe().workers[0].profile, nullptr) << "the earlier one stays";
 }
 
+// Otherwise its requests would fail at the first long prompt.
+TEST_F(Machines, ASlowWorkerIsNotStuckInAFullStep) {
+  for (const bool known : {false, true}) {
+    Join(1);
+    if (known) Say(1, WorkerProfile{cost::FormatProfileLine(ProfileOf(4, 1e-1))});
+    Heartbeat beat{.incarnation = Incarnation(10), .sequence = 1000};
+    beat.steps_done = 1;
+    beat.batch_age_ms = 20'000;  // 2,048 tokens of 10 ms each take as long
+    c_->Beat(ConnectionId(1), beat, now_);
+    Settle();
+    EXPECT_EQ(Describe().workers.size(), known ? 1u : 0u);
+  }
+}
+
 TEST_F(Machines, LinksAreProbedInTurnAndShownWithTheirAge) {
   Join(1);
   Join(2);

@@ -31,7 +31,7 @@ struct MembershipOptions {
   Duration heartbeat_every = Duration::Seconds(0.25);
   Duration silent_limit = Duration::Seconds(3);  // a worker without a heartbeat for longer is lost
   // A worker is lost when a batch runs longer than `stuck_limit` and longer than `stuck_factor`
-  // times its longest earlier batch.
+  // times its longest earlier batch, or the full step that its profile predicts.
   Duration stuck_limit = Duration::Seconds(3);
   double stuck_factor = 8;
   Duration first_batch_limit = Duration::Seconds(60);
@@ -46,7 +46,7 @@ class Membership {
     WorkerAddress address;  // includes `id`
     Time last_beat;
     Heartbeat beat;
-    int64_t longest_batch_ms = 0;
+    int64_t longest_batch_ms = 0;  // so far, or predicted by the profile for a full step
     bool draining = false;
     bool leaving = false;                          // it has announced that it leaves
     std::shared_ptr<const cost::Profile> profile;  // as it said; null: none
