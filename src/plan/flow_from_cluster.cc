@@ -72,6 +72,21 @@ Status DoesNotFit(const ClusterSpec& cluster, const ModelFootprint& model,
       cluster.nodes.size(), cluster.name, held, std::ceil(gb), held));
 }
 
+// Whether activations must not pass between the nodes: they compute different bits.
+bool ClassesDiffer(const NodeSpec& a, const NodeSpec& b) {
+  return !a.numeric_class.empty() && !b.numeric_class.empty() && a.numeric_class != b.numeric_class;
+}
+
+// The kind of device. Nodes of one kind are interchangeable, so with several numeric classes it
+// includes the class.
+std::string KindOf(const NodeSpec& node, const ClusterSpec& cluster) {
+  std::string kind =
+      node.device_count == 1 ? node.device : fmt::format("{}x{}", node.device, node.device_count);
+  const bool several = std::ranges::any_of(
+      cluster.nodes, [&](const NodeSpec& other) { return ClassesDiffer(node, other); });
+  return several ? fmt::format("{} ({})", kind, node.numeric_class) : kind;
+}
+
 // Nodes that agree in everything that T(k) depends on share its computation.
 using NodeKind = std::tuple<std::string, int, int64_t>;
 
@@ -132,10 +147,7 @@ Result<FlowProblem> FlowFromCluster(const ClusterSpec& cluster, const ModelFootp
     if (!known.contains(kind)) {
       MR_ASSIGN_OR_RETURN(known[kind], NodeTokensPerSecond(node, model, mix, cost, options));
     }
-    FlowNode flow{
-        node.name,
-        node.device_count == 1 ? node.device : fmt::format("{}x{}", node.device, node.device_count),
-        node.region, known[kind]};
+    FlowNode flow{node.name, KindOf(node, cluster), node.region, known[kind]};
     flow.devices = node.device_count;
     flow.room_layers = std::max(flow.max_layers(), RoomLayers(node, model, mix, options));
     if (node.nic_bytes_per_s) {
@@ -158,6 +170,10 @@ Result<FlowProblem> FlowFromCluster(const ClusterSpec& cluster, const ModelFootp
           std::min(bytes_per_s, cluster.trunks[static_cast<size_t>(*link.trunk)].bytes_per_s);
     }
     const bool ends = link.from == cluster.coordinator() || link.to == cluster.coordinator();
+    if (!ends && ClassesDiffer(cluster.nodes[static_cast<size_t>(link.from)],
+                               cluster.nodes[static_cast<size_t>(link.to)])) {
+      continue;
+    }
     const double bytes = ends ? static_cast<double>(options.token_id_bytes) : activation_bytes;
     problem
         .link_tokens_per_s[static_cast<size_t>(link.from) * side + static_cast<size_t>(link.to)] =
