@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string_view>
 
 #include "apps/cluster/json_fields.h"
@@ -57,6 +58,7 @@ WorkerView ReadWorker(const Json& json) {
   }
   worker.spot = FlagField(json, "spot");
   worker.numeric_class = TextField(json, "numeric_class", kSentenceBytesMax);
+  worker.fingerprint = TextField(json, "fingerprint");
   if (HasNumber(json, "prefill_tokens_per_s")) {
     worker.rates =
         cost::ProfileRates{.prefill_tokens_per_s = RealField(json, "prefill_tokens_per_s"),
@@ -78,6 +80,7 @@ PipelineView ReadPipeline(const Json& json) {
   pipeline.layers = Layers(json);
   pipeline.role = TextField(json, "role");
   pipeline.state = TextField(json, "state");
+  pipeline.fingerprint = TextField(json, "fingerprint");
   pipeline.requests = IntegerField(json, "requests");
   pipeline.blocks_total = IntegerField(json, "blocks_total");
   pipeline.blocks_used = IntegerField(json, "blocks_used");
@@ -125,6 +128,27 @@ std::string MachineTable(const std::vector<WorkerView>& workers) {
          or_dash(worker.numeric_class)});
   }
   return Table(rows);
+}
+
+// The numeric classes, if there are several: which fingerprint answers have, and who computes them.
+std::string ClassTable(const ClusterView& view) {
+  std::vector<std::vector<std::string>> rows = {
+      {"CLASS", "WORKERS", "PIPELINES", "REQUESTS", "BITS"}};
+  std::set<std::string> seen;
+  for (const WorkerView& worker : view.workers) {
+    if (!seen.insert(worker.fingerprint).second) continue;
+    const auto workers =
+        std::ranges::count(view.workers, worker.fingerprint, &WorkerView::fingerprint);
+    int64_t pipelines = 0, requests = 0;
+    for (const PipelineView& pipeline : view.pipelines) {
+      if (pipeline.fingerprint != worker.fingerprint || pipeline.state != "open") continue;
+      ++pipelines;
+      requests += pipeline.requests;
+    }
+    rows.push_back({worker.fingerprint, FormatCount(workers), FormatCount(pipelines),
+                    FormatCount(requests), worker.numeric_class});
+  }
+  return rows.size() > 2 ? "\n" + Table(rows) : "";
 }
 
 std::string RouteText(const PipelineView& pipeline) {
@@ -239,6 +263,7 @@ std::string FormatClusterView(const ClusterView& view) {
     }
     out += "\n" + Table(rows);
   }
+  out += ClassTable(view);
   const auto entries = std::ranges::count(view.edges, kCoordinator, &EdgeView::from);
   if (entries > 1) out += "\n" + EdgeTable(view.edges);
   out +=

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "cluster/control/controller_core.h"
+#include "cluster/control/slot_assignment.h"
 
 namespace millrace::cluster {
 namespace {
@@ -17,7 +18,7 @@ using Counters = ControllerCounters;
 constexpr auto kCounters = std::to_array<ControllerCounter>({
     {"joins", "millrace_cluster_worker_joins_total", "Workers that joined.", &Counters::joins},
     {"joins_refused", "millrace_cluster_worker_joins_refused_total",
-     "Joins that were refused: different model, version or numeric class, or name already in use.",
+     "Joins that were refused: different model or version, or name already in use.",
      &Counters::joins_refused},
     {"workers_lost", "millrace_cluster_workers_lost_total",
      "Workers that left or were lost, including drained ones.", &Counters::workers_lost},
@@ -80,8 +81,6 @@ std::optional<std::string> ControllerCore::Missing() const {
   return layout().Missing();
 }
 
-std::string ControllerCore::BitsFingerprint() const { return members_.BitsFingerprint(); }
-
 ControllerCounters ControllerCore::counters() const {
   ControllerCounters counters = counters_;
   counters.pipelines_opened = pipelines_.opened();
@@ -116,6 +115,7 @@ ClusterStatus ControllerCore::Describe(Time now) const {
                        .requests = static_cast<int64_t>(requests_.size()),
                        .waiting = static_cast<int64_t>(requests_.waiting()),
                        .moving = transfers_.moving(),
+                       .cross_class_replay = options_.cross_class_replay,
                        .counters = counters()};
   for (const auto& [id, worker] : members_.all()) {
     WorkerStatus& w = status.workers.emplace_back();
@@ -123,7 +123,9 @@ ClusterStatus ControllerCore::Describe(Time now) const {
     w.name = worker.join.name;
     w.device = worker.join.device;
     w.control = worker.address.control;
-    w.note = worker.unusable;
+    w.usable = worker.unusable.empty();
+    w.note = w.usable ? WhyNoSlot(layout(), members_, worker) : worker.unusable;
+    w.fingerprint = members_.FingerprintOf(worker.bits);
     w.draining = worker.draining;
     w.memory_bytes = worker.join.memory_bytes;
     w.batches = worker.beat.steps_done;
@@ -152,6 +154,8 @@ ClusterStatus ControllerCore::Describe(Time now) const {
       l.layers.push_back(pipeline.hops[hop].layers);
     }
     l.role = pipeline.role;
+    l.fingerprint = members_.FingerprintOf(pipeline.bits);
+    l.numeric_class = members_.NumericClassOf(pipeline.bits);
     l.open = pipeline.open;
     l.retiring = pipeline.retiring;
     l.requests = static_cast<int64_t>(pipeline.requests.size());
@@ -196,7 +200,8 @@ std::optional<sched::RequestInfo> ControllerCore::Inspect(RequestId id, Time now
   info.age = now - request->arrived;
   info.prompt_tokens = request->prompt_tokens();
   info.output_tokens = static_cast<int>(request->delivered);
-  info.waits_for = Missing().value_or("a pipeline");
+  info.waits_for =
+      placements_.LacksClass(*request) ? WhyItWaits(*request) : Missing().value_or("a pipeline");
   return info;
 }
 
