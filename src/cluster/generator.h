@@ -68,10 +68,6 @@ class Generator {
   // Why requests cannot be computed now, as a sentence for /ready: "Layers 4-7 are not on any
   // worker." nullopt: they can. Requests are accepted anyway and wait.
   virtual std::optional<std::string> NotReady() const { return std::nullopt; }
-  // Stands for all that decides an answer's bits besides prompt tokens and parameters: equal
-  // fingerprints mean equal answers. "": not known yet.
-  virtual std::string BitsFingerprint() const { return ""; }
-
   // As ControllerCore::PredictedTtft. nullopt: it cannot be predicted yet.
   virtual std::optional<Duration> PredictedTtft(int /*prompt_tokens*/) const {
     return std::nullopt;

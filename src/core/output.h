@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -57,6 +58,10 @@ struct RequestOutput {
   std::optional<FinishReason> finish;  // set in the last output of this sequence
   std::optional<TokenId> stop_token;   // which token (EOS included) stopped it, when one did
   int cached_prompt_tokens = 0;        // found in the prefix cache
+  // Of the workers that compute these tokens and those that follow, set where that changes: in the
+  // request's first output with tokens, and again if another class continues it. Empty also if it
+  // is not known.
+  std::string fingerprint;
   // Set in the last output of the request. Without `finish`, the request has stopped after its
   // prompt and continues elsewhere.
   std::optional<RequestTimes> times;

@@ -51,12 +51,13 @@ struct WorkerAddress {
   int64_t process_id = 0;
 };
 
-// Compared at the join; workers whose identities do not match cannot serve together.
+// Compared at the join: protocol and model must match those of the cluster. Workers of another
+// numeric class serve in pipelines of their own (docs/decisions/0021-bit-classes.md).
 struct WorkerIdentity {
   ProtocolRange protocol;
   std::string model_fingerprint;  // of config and weight files
   std::string numeric_class;      // workers of one class compute the same bits
-  std::string kv_layout;          // of the bytes that a pull carries
+  std::string kv_layout;          // of the bytes that a pull carries; one per numeric class
 };
 
 // ---- worker -> controller

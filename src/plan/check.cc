@@ -167,6 +167,12 @@ void PlanChecker::CheckLayers(const PlanEdge& edge) {
   if (!edge.from || !edge.to) return;
   const LayerRange a = plan_.stages[*edge.from].layers, b = plan_.stages[*edge.to].layers;
   if (edge.phase != EdgePhase::kHandOver) {
+    if (const int from = NodeOf(edge.from), to = NodeOf(edge.to); !OneClass(from, to)) {
+      Fail(
+          "edge {} moves activations from node {} to node {}, which are of different numeric "
+          "classes",
+          EdgeName(edge), problem_.nodes[from].name, problem_.nodes[to].name);
+    }
     if (Adjoin(a, b, plan_.partial_inference)) return;
     Fail("edge {} joins layers [{}, {}) to [{}, {}), which do not follow", EdgeName(edge), a.begin,
          a.end, b.begin, b.end);
@@ -218,12 +224,15 @@ void PlanChecker::CheckCoverage() {
   }
 }
 
+bool PlanChecker::OneClass(int a_node, int b_node) const {
+  if (options_.numeric_classes.empty()) return true;
+  const std::string& a = options_.numeric_classes[a_node];
+  const std::string& b = options_.numeric_classes[b_node];
+  return a.empty() || b.empty() || a == b;
+}
+
 bool PlanChecker::KvReaches(int from_node, int to_node) const {
-  if (!options_.numeric_classes.empty()) {
-    const std::string& a = options_.numeric_classes[from_node];
-    const std::string& b = options_.numeric_classes[to_node];
-    if (!a.empty() && !b.empty() && a != b) return false;
-  }
+  if (!OneClass(from_node, to_node)) return false;
   if (options_.kv_affinity.empty() || from_node == to_node) return true;
   return std::any_of(options_.kv_affinity.begin(), options_.kv_affinity.end(),
                      [&](const std::vector<NodeIndex>& group) {

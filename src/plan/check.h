@@ -16,7 +16,8 @@ struct CheckOptions {
   double tolerance_tokens_per_s = 1e-3;  // allowed difference from recomputed flows
   // Groups of nodes between which KV may move (ClusterSpec::kv_affinity). Empty: all nodes.
   std::vector<std::vector<NodeIndex>> kv_affinity;
-  // By node: KV stays in its class (NodeSpec::numeric_class, "" goes with all). Empty: no classes.
+  // By node: activations and KV stay in their class (NodeSpec::numeric_class, "" goes with all).
+  // Empty: no classes.
   std::vector<std::string> numeric_classes;
   // Means of a request, for plans with roles. Zero: unknown; then prompts are not compared with
   // outputs.

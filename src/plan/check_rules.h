@@ -49,6 +49,7 @@ class PlanChecker {
   double StageRate(const StagePlan& stage, EdgePhase phase) const;
   double Entering(EdgePhase phase) const;
 
+  bool OneClass(int a_node, int b_node) const;
   bool KvReaches(int from_node, int to_node) const;
   bool HandsOver() const;
   std::string EdgeName(const PlanEdge& edge) const;

@@ -99,6 +99,14 @@ TEST(Check, NamesEveryKindOfViolation) {
   }
 }
 
+TEST(Check, ActivationsStayInTheirNumericClass) {
+  CheckOptions options{.numeric_classes = {"x86", ""}};
+  EXPECT_EQ(Joined(CheckPlan(TwoNodes(), SoundPlan(TwoNodes()), options)), "");
+  options.numeric_classes = {"x86", "arm"};
+  EXPECT_TRUE(Says(CheckPlan(TwoNodes(), SoundPlan(TwoNodes()), options),
+                   "moves activations from node a to node b, which are of different numeric"));
+}
+
 TEST(Check, RefusesRangesThatDoNotFollow) {
   FlowProblem problem = TwoNodes();
   problem.partial_inference = false;

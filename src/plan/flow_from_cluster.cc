@@ -72,6 +72,11 @@ Status DoesNotFit(const ClusterSpec& cluster, const ModelFootprint& model,
       cluster.nodes.size(), cluster.name, held, std::ceil(gb), held));
 }
 
+// Whether activations must not pass between the nodes: they compute different bits.
+bool ClassesDiffer(const NodeSpec& a, const NodeSpec& b) {
+  return !a.numeric_class.empty() && !b.numeric_class.empty() && a.numeric_class != b.numeric_class;
+}
+
 // Nodes that agree in everything that T(k) depends on share its computation. Workers of one device
 // may have measured different step times, such as those that get a part of a processor.
 using NodeKind = std::tuple<std::string, int, int64_t, std::string>;
@@ -80,13 +85,19 @@ NodeKind KindOf(const NodeSpec& node) {
   return {node.device, node.device_count, node.memory_bytes, node.profile};
 }
 
-// "l4", "l4x4", or for a device whose nodes were measured with different results "l4 as w1": the
-// first node with that result.
+// "l4" or "l4x4". Nodes of one kind are interchangeable. So with several numeric classes the name
+// has the class, and for a device whose nodes were measured with different results the first node
+// with that result: "l4 as w1".
 std::string KindName(const NodeSpec& node, const ClusterSpec& cluster) {
   std::string name =
       node.device_count == 1 ? node.device : fmt::format("{}x{}", node.device, node.device_count);
+  if (std::ranges::any_of(cluster.nodes,
+                          [&](const NodeSpec& other) { return ClassesDiffer(node, other); })) {
+    name = fmt::format("{} ({})", name, node.numeric_class);
+  }
   const auto same_device = [&](const NodeSpec& other) {
-    return other.device == node.device && other.device_count == node.device_count;
+    return other.device == node.device && other.device_count == node.device_count &&
+           other.numeric_class == node.numeric_class;
   };
   const auto same_times = [&](const NodeSpec& other) {
     return same_device(other) && other.profile == node.profile;
@@ -178,6 +189,10 @@ Result<FlowProblem> FlowFromCluster(const ClusterSpec& cluster, const ModelFootp
           std::min(bytes_per_s, cluster.trunks[static_cast<size_t>(*link.trunk)].bytes_per_s);
     }
     const bool ends = link.from == cluster.coordinator() || link.to == cluster.coordinator();
+    if (!ends && ClassesDiffer(cluster.nodes[static_cast<size_t>(link.from)],
+                               cluster.nodes[static_cast<size_t>(link.to)])) {
+      continue;
+    }
     const double bytes = ends ? static_cast<double>(options.token_id_bytes) : activation_bytes;
     problem
         .link_tokens_per_s[static_cast<size_t>(link.from) * side + static_cast<size_t>(link.to)] =

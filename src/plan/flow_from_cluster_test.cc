@@ -133,6 +133,26 @@ TEST(FlowFromClusterTest, NodesOfOneDeviceHaveTheTimesThatEachMeasured) {
             "cpu");
 }
 
+TEST(FlowFromClusterTest, NothingPassesBetweenNumericClasses) {
+  ClusterSpec cluster;
+  cluster.name = "three";
+  cluster.nodes = {Node(100), Node(100), Node(100)};
+  cluster.nodes[0].numeric_class = "x86";
+  cluster.nodes[1].numeric_class = "arm";
+  for (const auto& [from, to] : {std::pair(0, 1), {1, 2}, {2, 0}, {3, 0}, {1, 3}}) {
+    cluster.links.push_back({from, to, 1e6, {}, {}});
+  }
+  const auto problem = FlowFromCluster(cluster, Model(), kMix, Linear, false, kAllMemory);
+  ASSERT_TRUE(problem.ok()) << problem.status().ToString();
+  EXPECT_EQ(problem->Link(0, 1), 0);
+  EXPECT_GT(problem->Link(1, 2), 0) << "a node without a class goes with all";
+  EXPECT_GT(problem->Link(2, 0), 0);
+  EXPECT_GT(problem->Link(3, 0), 0);
+  EXPECT_EQ(problem->nodes[0].kind, "gpu (x86)") << "not interchangeable";
+  EXPECT_EQ(problem->nodes[1].kind, "gpu (arm)");
+  EXPECT_EQ(problem->nodes[2].kind, "gpu");
+}
+
 TEST(FlowFromClusterTest, AModelThatDoesNotFitSaysWhatIsMissing) {
   ClusterSpec cluster;
   cluster.name = "small";

@@ -1,5 +1,8 @@
 #include "serve/answer.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "serve/ignored_fields.h"
@@ -23,8 +26,9 @@ void Answer::Finish(std::vector<Choice>& choices, const UsageCounts& usage,
   if (format_.stream) {
     Collect(choices, usage);
     if (format_.include_usage) {
-      Json last = Envelope(head_, format_.chat ? "chat.completion.chunk" : "text_completion",
-                           Json::array());
+      Json last =
+          Envelope(head_, Fingerprints(),
+                   format_.chat ? "chat.completion.chunk" : "text_completion", Json::array());
       last["usage"] = UsageJson(usage);
       if (metrics) last["metrics"] = MetricsJson(*metrics);
       AppendEvent(last, events_);
@@ -43,8 +47,8 @@ void Answer::Finish(std::vector<Choice>& choices, const UsageCounts& usage,
     }
     list.push_back(format_.chat ? ChatChoice(part) : CompletionChoice(part));
   }
-  Json body =
-      Envelope(head_, format_.chat ? "chat.completion" : "text_completion", std::move(list));
+  Json body = Envelope(head_, Fingerprints(), format_.chat ? "chat.completion" : "text_completion",
+                       std::move(list));
   body["usage"] = UsageJson(usage);
   if (metrics) body["metrics"] = MetricsJson(*metrics);
   if (format_.chat && format_.prompt_logprobs && prompt_reports[0]) {
@@ -68,18 +72,29 @@ void Answer::Collect(std::vector<Choice>& choices, const UsageCounts& usage) {
   role_sent_.resize(choices.size());
   for (size_t i = 0; i < choices.size(); ++i) {
     if (!choices[i].HasOutput()) continue;
+    const ChoicePart part = choices[i].Take();
     if (format_.chat && !role_sent_[i]) {
-      AppendChunk(ChatRoleDelta(static_cast<int>(i)), usage);
+      AppendChunk(ChatRoleDelta(static_cast<int>(i)), part.fingerprint, usage);
       role_sent_[i] = true;
     }
-    const ChoicePart part = choices[i].Take();
-    AppendChunk(format_.chat ? ChatDelta(part) : CompletionChoice(part), usage);
+    AppendChunk(format_.chat ? ChatDelta(part) : CompletionChoice(part), part.fingerprint, usage);
   }
 }
 
-void Answer::AppendChunk(Json choice, const UsageCounts& usage) {
-  Json chunk = Envelope(head_, format_.chat ? "chat.completion.chunk" : "text_completion",
-                        Json::array({std::move(choice)}));
+void Answer::AddFingerprint(const std::string& fingerprint) {
+  if (std::ranges::find(fingerprints_, fingerprint) == fingerprints_.end()) {
+    fingerprints_.push_back(fingerprint);
+  }
+}
+
+std::string Answer::Fingerprints() const {
+  return fmt::format("{}", fmt::join(fingerprints_, "+"));
+}
+
+void Answer::AppendChunk(Json choice, const std::string& fingerprint, const UsageCounts& usage) {
+  Json chunk =
+      Envelope(head_, fingerprint, format_.chat ? "chat.completion.chunk" : "text_completion",
+               Json::array({std::move(choice)}));
   if (format_.continuous_usage) {
     chunk["usage"] = UsageJson(usage);
   } else if (format_.include_usage) {

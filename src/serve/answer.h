@@ -34,6 +34,8 @@ class Answer {
   // it. When this is called after every token, the split of tokens into events does not depend on
   // their timing.
   void Collect(std::vector<Choice>& choices, const UsageCounts& usage);
+  // Tokens with this fingerprint follow. An answer has those of all its tokens.
+  void AddFingerprint(const std::string& fingerprint);
   // Writes all output so far of a stream in one part; does nothing for a whole answer, which Finish
   // writes. Returns false if the client has disconnected.
   bool Flush(std::vector<Choice>& choices, const UsageCounts& usage);
@@ -49,14 +51,16 @@ class Answer {
   bool started() const { return started_; }
 
  private:
-  void AppendChunk(Json choice, const UsageCounts& usage);
+  void AppendChunk(Json choice, const std::string& fingerprint, const UsageCounts& usage);
+  std::string Fingerprints() const;
   void AddIgnoredHeader(net::HttpResponse& response) const;
   const AnswerFormat format_;
   const ResponseHead head_;
   const std::shared_ptr<net::HttpReply> reply_;
   bool started_ = false;
-  std::string events_;           // not yet written
-  std::vector<bool> role_sent_;  // chat streams: by choice
+  std::string events_;                     // not yet written
+  std::vector<bool> role_sent_;            // chat streams: by choice
+  std::vector<std::string> fingerprints_;  // of its tokens so far, each once
 };
 
 }  // namespace millrace::serve

@@ -3,9 +3,11 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "serve/testing/fixtures.h"
+#include "serve/testing/wrapped_generator.h"
 
 namespace millrace::serve {
 namespace {
@@ -42,6 +44,42 @@ TEST(Completions, AnswerWithTextAndUsage) {
   EXPECT_EQ(answer["usage"]["completion_tokens"], 5);
   EXPECT_EQ(answer["usage"]["total_tokens"], 8);
   EXPECT_EQ(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+}
+
+// Other workers continue every request after two tokens.
+class TwoClasses final : public WrappedGenerator {
+ public:
+  Result<RequestId> Submit(cluster::GenerationRequest request, cluster::OutputSink sink) override {
+    return WrappedGenerator::Submit(
+        std::move(request),
+        [sink = std::move(sink), tokens = size_t{0}](RequestOutput&& output) mutable {
+          if (tokens == 0) output.fingerprint = "fp_a";
+          if (tokens == 2) output.fingerprint = "fp_b";
+          tokens += output.tokens.size();
+          sink(std::move(output));
+        });
+  }
+};
+
+TEST(Completions, TheFingerprintIsOfTheWorkersThatComputedIt) {
+  TwoClasses generator;
+  TestServer server({.ready = false});
+  generator.inner = server.engine;
+  server.MakeReady(&generator);
+  const Json asked = {{"prompt", "abc"}, {"max_tokens", 5}};
+  EXPECT_EQ(server.Call("/v1/completions", asked)["system_fingerprint"], "fp_a+fp_b");
+  EXPECT_EQ(
+      server.Call("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 2}})["system_fingerprint"],
+      "fp_a");
+  Json streamed = asked;
+  streamed["stream_options"] = {{"include_usage", true}};
+  std::map<std::string, std::string> texts;
+  for (const Json& event : server.Stream("/v1/completions", streamed)) {
+    std::string& text = texts[event["system_fingerprint"]];
+    for (const Json& choice : event["choices"]) text += choice["text"].get<std::string>();
+  }
+  EXPECT_EQ(texts, (std::map<std::string, std::string>{
+                       {"fp_a", "he"}, {"fp_b", "llo"}, {"fp_a+fp_b", ""}}));
 }
 
 TEST(Completions, SixteenTokensByDefault) {

@@ -117,6 +117,7 @@ ChoicePart Choice::Take() {
   ChoicePart next;
   next.index = part_.index;
   next.has_logprobs = part_.has_logprobs;
+  next.fingerprint = part_.fingerprint;
   std::swap(next, part_);
   next.has_logprobs = next.has_logprobs && !next.logprobs.empty();
   return next;

@@ -35,6 +35,8 @@ class Choice {
   Choice(std::shared_ptr<const text::Tokenizer> tokenizer, const SamplingParams& params,
          std::span<const TokenId> prompt, Setup setup);
 
+  // The workers with this fingerprint compute its tokens from now on.
+  void SetFingerprint(const std::string& fingerprint) { part_.fingerprint = fingerprint; }
   // With Setup::echo_reports, nothing is output before this is called.
   void SetPromptReports(TokenReports reports);
 

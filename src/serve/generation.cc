@@ -70,6 +70,7 @@ bool Generation::ReplayOutputs(int prompt, const RequestOutput& output) {
   PromptState& state = prompts_[static_cast<size_t>(prompt)];
   state.cached_tokens = std::max(state.cached_tokens, output.cached_prompt_tokens);
   state.first_token_seen = true;
+  TakeFingerprint(prompt, output);
   TakePromptReports(prompt, output);
   const bool reported = spec_.prompts[static_cast<size_t>(prompt)].tokens.size() > 1;
   if (params.prompt_logprobs && reported && !state.reports) return false;
@@ -296,6 +297,7 @@ void Generation::Process(Mail& mail) {
   PromptState& state = prompts_[static_cast<size_t>(mail.prompt)];
   Choice& choice = choices_[static_cast<size_t>(mail.prompt * n + output.index)];
   state.cached_tokens = std::max(state.cached_tokens, output.cached_prompt_tokens);
+  TakeFingerprint(mail.prompt, output);
   TakePromptReports(mail.prompt, output);
   if (!choice.finished()) {
     if (!output.tokens.empty()) ObserveLatency(mail, state, choice);
@@ -312,6 +314,17 @@ void Generation::Process(Mail& mail) {
     Fail(FromStatus(output.error));
   } else if (choice.finish_reason() == "abort") {
     Fail(Unready("The server is shutting down and could not finish this request."));
+  }
+}
+
+// A chunk has tokens of one class, so what came before is collected first.
+void Generation::TakeFingerprint(int prompt, const RequestOutput& output) {
+  if (output.fingerprint.empty()) return;
+  if (!answered_) answer_.Collect(choices_, Usage());
+  answer_.AddFingerprint(output.fingerprint);
+  for (int i = 0; i < spec_.options.params.n; ++i) {
+    choices_[static_cast<size_t>(prompt * spec_.options.params.n + i)].SetFingerprint(
+        output.fingerprint);
   }
 }
 

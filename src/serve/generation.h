@@ -99,6 +99,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void ScheduleIfNeeded() MR_REQUIRES(mutex_);
   void Run();  // a worker
   void Process(Mail& mail);
+  void TakeFingerprint(int prompt, const RequestOutput& output);
   void TakePromptReports(int prompt, const RequestOutput& output);
   bool ApplyOutput(Choice& choice, const RequestOutput& output);
   void Finish();

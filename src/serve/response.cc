@@ -142,12 +142,13 @@ Json ChatRoleDelta(int index) {
           {"finish_reason", nullptr}};
 }
 
-Json Envelope(const ResponseHead& head, const char* object, Json choices) {
+Json Envelope(const ResponseHead& head, const std::string& fingerprint, const char* object,
+              Json choices) {
   return {{"id", head.id},
           {"object", object},
           {"created", head.created},
           {"model", head.model},
-          {"system_fingerprint", OrNull(head.fingerprint)},
+          {"system_fingerprint", OrNull(fingerprint)},
           {"choices", std::move(choices)}};
 }
 

@@ -39,8 +39,7 @@ struct UsageCounts {
 struct ResponseHead {
   std::string id;
   std::string model;
-  int64_t created = 0;      // Unix seconds
-  std::string fingerprint;  // Generator::BitsFingerprint
+  int64_t created = 0;  // Unix seconds
 };
 
 // The content of one chunk or choice: a part of one sequence.
@@ -50,6 +49,7 @@ struct ChoicePart {
   bool has_logprobs = false;
   std::vector<TokenReport> logprobs;
   std::string finish_reason;  // empty: null
+  std::string fingerprint;    // RequestOutput::fingerprint of its newest token; empty: null
   Json stop_reason;           // the stop string, the stop token's id, or null
   Json prompt_logprobs;       // null unless requested
 };
@@ -80,8 +80,9 @@ Json ChatChoice(const ChoicePart& part);  // {"message": ...}
 Json ChatDelta(const ChoicePart& part);   // {"delta": {"content": ...}}
 Json ChatRoleDelta(int index);            // {"delta": {"role": "assistant", "content": ""}}
 
-// {"id", "object", "created", "model", "system_fingerprint", "choices"}.
-Json Envelope(const ResponseHead& head, const char* object, Json choices);
+// {"id", "object", "created", "model", "system_fingerprint", "choices"}. `fingerprint`: "": null.
+Json Envelope(const ResponseHead& head, const std::string& fingerprint, const char* object,
+              Json choices);
 
 // Server-sent events.
 void AppendEvent(const Json& data, std::string& out);

@@ -34,6 +34,9 @@ class RecordingGenerator final : public WrappedGenerator {
         std::move(request), [this, earlier, sink = std::move(sink)](RequestOutput&& output) {
           {
             std::lock_guard lock(mutex_);
+            // Other workers continue the request after two outputs.
+            if (earlier->delivered.empty()) output.fingerprint = "fp_a";
+            if (earlier->delivered.size() == 2) output.fingerprint = "fp_b";
             earlier->id = output.request;
             earlier->delivered.push_back(output);
             earlier->delivered_order.push_back(order_++);

@@ -118,7 +118,6 @@ void Service::Impl::Begin(std::shared_ptr<ModelContext> model_context, Call call
   spec.format.ignored = options.ignored;
   spec.head.id = id;
   spec.head.created = UnixSeconds();
-  spec.head.fingerprint = model_context->model.engine->BitsFingerprint();
   spec.request_id = call.request_id;
   spec.route = call.request.path;
   spec.owner = call.owner;

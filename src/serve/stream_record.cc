@@ -37,7 +37,6 @@ std::string EncodeStreamRecord(const GenerationSpec& spec, int prompt) {
                                        {"id", spec.head.id},
                                        {"created", spec.head.created},
                                        {"model", spec.head.model},
-                                       {"fingerprint", spec.head.fingerprint},
                                        {"route", spec.route},
                                        {"chat", spec.format.chat},
                                        {"include_usage", spec.format.include_usage},
@@ -69,7 +68,6 @@ std::optional<StreamPart> DecodeStreamRecord(const cluster::RecoveredRequest& ea
     spec.head.id = Field<std::string>(*parsed, "id");
     spec.head.created = Field<int64_t>(*parsed, "created");
     spec.head.model = Field<std::string>(*parsed, "model");
-    spec.head.fingerprint = parsed->value("fingerprint", "");  // 0.2.0 wrote none
     spec.route = Field<std::string>(*parsed, "route");
     spec.format.chat = Field<bool>(*parsed, "chat");
     spec.format.include_usage = Field<bool>(*parsed, "include_usage");

@@ -21,7 +21,8 @@ TokenId HashModel::Sample(uint64_t state, int position, int generated, const Sam
 
 std::vector<TokenId> HashReference(const HashModel& model, std::span<const TokenId> prompt,
                                    const SamplingParams& params, uint64_t seed, int output_limit,
-                                   std::span<const TokenId> eos_token_ids) {
+                                   std::span<const TokenId> eos_token_ids,
+                                   std::span<const TokenId> begun) {
   std::vector<uint64_t> sums(model.num_layers);
   uint64_t state = 0;
   int position = 0;
@@ -37,7 +38,8 @@ std::vector<TokenId> HashReference(const HashModel& model, std::span<const Token
     ++position;
   };
   for (TokenId token : prompt) add(token);
-  std::vector<TokenId> output;
+  std::vector<TokenId> output(begun.begin(), begun.end());
+  for (TokenId token : output) add(token);
   for (;;) {
     const int generated = static_cast<int>(output.size());
     output.push_back(model.Sample(state, position, generated, params, seed, eos_token_ids));

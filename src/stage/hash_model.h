@@ -48,9 +48,11 @@ struct HashModel {
 };
 
 // The output of one sequence by definition, end included, without blocks or a schedule. `seed` is
-// the sequence's; `output_limit` is what max_tokens and the model's length leave.
+// the sequence's; `output_limit` is what max_tokens and the model's length leave. `begun`: the
+// tokens that it has already, which have not ended it.
 std::vector<TokenId> HashReference(const HashModel& model, std::span<const TokenId> prompt,
                                    const SamplingParams& params, uint64_t seed, int output_limit,
-                                   std::span<const TokenId> eos_token_ids = {});
+                                   std::span<const TokenId> eos_token_ids = {},
+                                   std::span<const TokenId> begun = {});
 
 }  // namespace millrace::stage

@@ -321,6 +321,11 @@ def dispatch(server, _):
     same((len(added), len(set(added))), (3, 1))
 
 
+def cross_class_replay(server, _):
+    """What it does is in tests/e2e/cluster_classes.py."""
+    same(server.status()["cross_class_replay"], True)
+
+
 def stays_laid_out(server, _):
     """The last check of its server: a worker is stopped."""
     before = layers(server)

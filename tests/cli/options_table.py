@@ -161,6 +161,7 @@ def swap(kind, at):
         name = "worker" if kind == "up" else "w"
         rows["--plan"] = Row(at.write("plan.yaml", PLAN.format(name)), effects.plan)
         rows["--dispatch"] = Row("predicted", effects.dispatch)
+        rows["--cross-class-replay"] = Row((), effects.cross_class_replay)
     return rows
 
 
@@ -207,6 +208,7 @@ REFUSED = {
         "--plan": ("plan.yaml", "use `millrace up`"),
         "--fixed-layout": ("true", "use `millrace up`"),
         "--dispatch": ("random", "use `millrace up`"),
+        "--cross-class-replay": ("true", "use `millrace up`"),
         "--prefill-workers": ("1", "use `millrace up`"),
         "--decode-workers": ("1", "use `millrace up`"),
         "--data-parallel-size": ("2", "use `millrace up`"),

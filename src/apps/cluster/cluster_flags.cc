@@ -102,6 +102,9 @@ void AddLayoutOptions(Command& command, ControllerFlags* flags, const std::strin
               "requests, each in turn, a random one, or the one with the least predicted prefill "
               "time ahead (the tokens of its prompts without a first token, by the rate at which "
               "it has computed steps of at least 64 tokens)");
+  command.Add(kGroup, FlagOption("cross-class-replay", &flags->cross_class_replay),
+              "Continue a request whose workers are gone on workers of another numeric class, "
+              "with other bits, instead of waiting for one of its class");
 }
 
 void AddJournalOptions(Command& command, ControllerFlags* flags,
@@ -197,6 +200,7 @@ Status ReadLayout(const ControllerFlags& flags, ClusterFlags* cluster) {
   MR_ASSIGN_OR_RETURN(cluster->shape, ShapeOf(flags));
   cluster->elastic = !flags.fixed;
   cluster->dispatch = flags.dispatch;
+  cluster->cross_class_replay = flags.cross_class_replay;
   const cluster::LayoutShape& shape = cluster->shape;
   cluster->layout = shape.pipelines() == 1
                         ? fmt::format("{} x {}", shape.stages, shape.tensor_parallel)

@@ -33,6 +33,7 @@ struct ControllerFlags {
   std::optional<int> prefill_workers, decode_workers, replicas;
   bool fixed = false;
   std::optional<cluster::DispatchPolicy> dispatch;  // none: replicas share requests by flow
+  bool cross_class_replay = false;
   std::string journal;
   cluster::JournalSync journal_sync = cluster::JournalSync::kNever;
 };

@@ -63,6 +63,7 @@ void SetLayout(const ClusterFlags& cluster, cluster::ControllerOptions& options)
   if (cluster.dispatch) {
     options.dispatch = cluster::DispatchOptions{.policy = *cluster.dispatch, .seed = Random64()};
   }
+  options.cross_class_replay = cluster.cross_class_replay;
   options.secret = Random64();
   options.link_probes.emplace();
 }

@@ -28,6 +28,7 @@ struct ClusterFlags {
   cluster::LayoutShape shape;  // without a plan
   bool elastic = true;
   std::optional<cluster::DispatchPolicy> dispatch;  // none: replicas share requests by flow
+  bool cross_class_replay = false;
   Term term{1};
   std::optional<cluster::JournalOptions> journal;
   std::shared_ptr<Leading> leading;  // kept as long as the model; null: no other can lead

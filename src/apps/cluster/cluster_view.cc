@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -62,6 +63,7 @@ WorkerView ReadWorker(const Json& json) {
   }
   worker.spot = FlagField(json, "spot");
   worker.numeric_class = TextField(json, "numeric_class", kSentenceBytesMax);
+  worker.fingerprint = TextField(json, "fingerprint");
   if (HasNumber(json, "prefill_tokens_per_s")) {
     worker.rates =
         cost::ProfileRates{.prefill_tokens_per_s = RealField(json, "prefill_tokens_per_s"),
@@ -87,6 +89,7 @@ PipelineView ReadPipeline(const Json& json) {
   pipeline.layers = Layers(json);
   pipeline.role = TextField(json, "role");
   pipeline.state = TextField(json, "state");
+  pipeline.fingerprint = TextField(json, "fingerprint");
   pipeline.requests = IntegerField(json, "requests");
   pipeline.blocks_total = IntegerField(json, "blocks_total");
   pipeline.blocks_used = IntegerField(json, "blocks_used");
@@ -149,6 +152,27 @@ std::string MachineTable(const std::vector<WorkerView>& workers) {
          or_dash(worker.numeric_class)});
   }
   return Table(rows);
+}
+
+// The numeric classes, if there are several: which fingerprint answers have, and who computes them.
+std::string ClassTable(const ClusterView& view) {
+  std::vector<std::vector<std::string>> rows = {
+      {"CLASS", "WORKERS", "PIPELINES", "REQUESTS", "BITS"}};
+  std::set<std::string> seen;
+  for (const WorkerView& worker : view.workers) {
+    if (!seen.insert(worker.fingerprint).second) continue;
+    const auto workers =
+        std::ranges::count(view.workers, worker.fingerprint, &WorkerView::fingerprint);
+    int64_t pipelines = 0, requests = 0;
+    for (const PipelineView& pipeline : view.pipelines) {
+      if (pipeline.fingerprint != worker.fingerprint || pipeline.state != "open") continue;
+      ++pipelines;
+      requests += pipeline.requests;
+    }
+    rows.push_back({worker.fingerprint, FormatCount(workers), FormatCount(pipelines),
+                    FormatCount(requests), worker.numeric_class});
+  }
+  return rows.size() > 2 ? "\n" + Table(rows) : "";
 }
 
 std::string WorkerTable(const std::vector<WorkerView>& workers) {
@@ -293,6 +317,7 @@ std::string FormatClusterView(const ClusterView& view) {
     if (!worker.note.empty()) out += fmt::format("{}: {}\n", worker.name, worker.note);
   }
   if (!view.workers.empty()) out += "\n" + MachineTable(view.workers);
+  out += ClassTable(view);
   if (const std::string counters = CountersText(view); !counters.empty()) out += "\n" + counters;
   return out;
 }

@@ -22,7 +22,7 @@ struct WorkerView {
   double silent_s = 0;
   int64_t memory_bytes = 0;
   std::optional<int64_t> cores;
-  std::string zone, numeric_class;
+  std::string zone, numeric_class, fingerprint;
   std::optional<double> price_usd_per_hour;
   bool spot = false;
   std::optional<cost::ProfileRates> rates;
@@ -31,7 +31,7 @@ struct PipelineView {
   int64_t id = 0;
   std::vector<std::string> workers;  // by hop
   std::vector<LayerRange> layers;    // likewise
-  std::string role, state;
+  std::string role, state, fingerprint;
   int64_t requests = 0, blocks_total = 0, blocks_used = 0;
 };
 struct StageView {

@@ -94,6 +94,24 @@ since the start: joins 2
             "demo, plan 3, term 2: not ready: Layers 4-7 are on no worker.; changing to another p");
 }
 
+TEST(ClusterView, ShowsClassesIfThereAreSeveral) {
+  Json status = SmallStatus();
+  status["workers"][0]["fingerprint"] = "fp_1";
+  status["workers"][1]["fingerprint"] = "fp_1";
+  status["pipelines"][0]["fingerprint"] = "fp_1";
+  EXPECT_EQ(FormatClusterView(ReadClusterView(status)).find("CLASS"), std::string::npos);
+  status["workers"][1]["fingerprint"] = "fp_2";
+  status["workers"][1]["numeric_class"] = "aarch64";
+  const std::string text = FormatClusterView(ReadClusterView(status));
+  EXPECT_NE(text.find(R"(
+CLASS  WORKERS  PIPELINES  REQUESTS  BITS
+fp_1   1        1          5         x86-64
+fp_2   1        0          0         aarch64
+)"),
+            std::string::npos)
+      << text;
+}
+
 TEST(ClusterView, AScreenShowsWhatChanges) {
   Json status = SmallStatus();
   status["edges"] = Json::array({Json({{"from", "coordinator"},

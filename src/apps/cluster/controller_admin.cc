@@ -19,7 +19,7 @@ Json RangesOf(const std::vector<LayerRange>& layers) {
 }
 
 std::string StateOf(const cluster::WorkerStatus& worker) {
-  if (!worker.note.empty()) return "unusable";
+  if (!worker.usable) return "unusable";
   if (worker.draining) return "draining";
   return worker.layers.empty() ? "idle" : "serving";
 }
@@ -68,6 +68,7 @@ Json ToJson(const cluster::WorkerStatus& worker) {
                {"batches", worker.batches},
                {"silent_s", worker.silent.seconds()}};
   PutMachine(worker, json);
+  json["fingerprint"] = worker.fingerprint;
   if (worker.profile) {
     const cost::ProfileRates rates = cost::RatesOf(*worker.profile);
     json["prefill_tokens_per_s"] = rates.prefill_tokens_per_s;
@@ -81,6 +82,8 @@ Json ToJson(const cluster::PipelineStatus& pipeline) {
   return {{"id", pipeline.id.value()},
           {"state", state},
           {"role", plan::RoleName(pipeline.role)},
+          {"numeric_class", pipeline.numeric_class},
+          {"fingerprint", pipeline.fingerprint},
           {"workers", pipeline.workers},
           {"layers", RangesOf(pipeline.layers)},
           {"requests", pipeline.requests},
@@ -162,6 +165,7 @@ class ControllerAdmin : public serve::ClusterAdmin {
              {{"prefill", status.waiting_for.prefill},
               {"decode", status.waiting_for.decode},
               {"transfer", status.waiting_for.transfer}}},
+            {"cross_class_replay", status.cross_class_replay},
             {"counters", ToJson(status.counters)}};
   }
   Json Machines() override {

@@ -62,6 +62,7 @@ Status ValidateAlone(const ServeClusterFlags& flags) {
                      : !c.plan_file.empty()        ? "--plan"
                      : c.fixed                     ? "--fixed-layout"
                      : c.dispatch                  ? "--dispatch"
+                     : c.cross_class_replay        ? "--cross-class-replay"
                      : !c.journal.empty()          ? "--journal"
                      : WantsSync(c)                ? "--journal-sync"
                      : !c.listen.empty()           ? "--listen"

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "cluster/control/slot_assignment.h"
 
 namespace millrace::cluster {
 
@@ -94,6 +95,7 @@ Status ControllerCore::ApplyPlan(Plan plan, std::vector<std::string> node_names)
                                        plan.num_layers, options_.num_layers));
   }
   MR_ASSIGN_OR_RETURN(Layout layout, MakeLayout(std::move(plan), std::move(node_names)));
+  MR_RETURN_IF_ERROR(CheckBits(layout, members_));
   deployment_.Begin(std::move(layout));
   return OkStatus();
 }

@@ -92,9 +92,10 @@ class ControllerCore {
   static Result<std::unique_ptr<ControllerCore>> Create(ControllerOptions options);
   ~ControllerCore();
 
-  // Takes a new request or, after a restart, one with `resumed`. Ids are never reused.
+  // Takes a new request or, after a restart, one with `resumed`; its tokens were computed by the
+  // class with the fingerprint `computed_by`, "" if that is not known. Ids are never reused.
   // kInvalidArgument: it can never fit. kResourceExhausted: too many requests wait.
-  Status Submit(sched::NewRequest request, Time now);
+  Status Submit(sched::NewRequest request, Time now, std::string_view computed_by = {});
   // Ends the request or its sequence `index`; unknown ones are ignored.
   void Abort(RequestId id, std::optional<int> index, Time now);
 
@@ -122,7 +123,6 @@ class ControllerCore {
   // pipeline for prompts is open, or none has measured its rate.
   std::optional<Duration> PredictedTtft(int prompt_tokens) const;
   std::optional<std::string> Missing() const;
-  std::string BitsFingerprint() const;  // as of Membership
   ClusterStatus Describe(Time now) const;
   sched::SchedulerStats Stats() const;  // summed over all pipelines
   std::optional<sched::RequestInfo> Inspect(RequestId id, Time now) const;
@@ -185,6 +185,7 @@ class ControllerCore {
   void ExpireWaiting(Time now);
   void EndAfterDeaths(RequestId id, const Status& reason);
   void CountSuspectedDeaths(WorkerId lost, const Status& reason);
+  std::string WhyItWaits(const Request& request) const;
   void HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now);
   void HandleOutputs(Pipeline& pipeline, size_t first, Time now);
   void Forget(RequestId id);

@@ -2,6 +2,7 @@
 #include "cluster/control/controller_core.h"
 #include "cluster/control/controller_status.h"
 #include "cluster/control/flow_status.h"
+#include "cluster/control/slot_assignment.h"
 
 namespace millrace::cluster {
 
@@ -17,6 +18,7 @@ ClusterStatus ControllerCore::Describe(Time now) const {
                        .requests = static_cast<int64_t>(requests_.size()),
                        .waiting = static_cast<int64_t>(requests_.waiting()),
                        .moving = transfers_.moving(),
+                       .cross_class_replay = options_.cross_class_replay,
                        .counters = counters()};
   status.workers = DescribeWorkers(now);
   for (const auto& [id, pipeline] : pipelines_.all()) {
@@ -25,6 +27,8 @@ ClusterStatus ControllerCore::Describe(Time now) const {
     l.workers = pipeline.names;
     for (const PipelineHop& hop : pipeline.hops) l.layers.push_back(hop.layers);
     l.role = pipeline.role;
+    l.fingerprint = members_.FingerprintOf(pipeline.bits);
+    l.numeric_class = members_.NumericClassOf(pipeline.bits);
     l.open = pipeline.open;
     l.retiring = pipeline.retiring;
     l.requests = static_cast<int64_t>(pipeline.requests.size());
@@ -49,7 +53,9 @@ std::vector<WorkerStatus> ControllerCore::DescribeWorkers(Time now) const {
     w.name = worker.join.name;
     w.device = worker.join.device;
     w.control = worker.address.control;
-    w.note = worker.unusable;
+    w.usable = worker.unusable.empty();
+    w.note = w.usable ? WhyNoSlot(layout(), members_, worker) : worker.unusable;
+    w.fingerprint = members_.FingerprintOf(worker.bits);
     w.draining = worker.draining;
     w.memory_bytes = worker.join.memory_bytes;
     w.batches = worker.beat.steps_done;

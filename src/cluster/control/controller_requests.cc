@@ -22,15 +22,30 @@ int64_t PrefillTokens(const sched::NewRequest& request) {
   return std::max<int64_t>(tokens, 0);
 }
 
+std::string NobodyServes(const std::string& fingerprint) {
+  return fmt::format(
+      "Its tokens so far are of workers with other bits ({}), and none of them serves now. Start "
+      "such a worker, or start the controller with --cross-class-replay to continue such requests "
+      "with other bits.",
+      fingerprint);
+}
+
 // Waiting requests that are tried each time although older ones have found no room.
 constexpr int kOvertakersMax = 64;
 
 }  // namespace
 
-Status ControllerCore::Submit(sched::NewRequest request, Time now) {
+Status ControllerCore::Submit(sched::NewRequest request, Time now, std::string_view computed_by) {
   const RequestId id = request.id;
   const bool first = requests_.waiting() == 0;
+  std::optional<BitClass> bits;
+  if (!computed_by.empty()) {
+    bits = members_.ClassWith(computed_by);
+    if (!bits) return ResourceExhausted("its tokens are of one numeric class too many");
+    deployment_.Expect(*bits);
+  }
   MR_RETURN_IF_ERROR(requests_.Add(std::move(request), now));
+  requests_.at(id).bits = bits;
   placements_.Update();
   Status submitted;
   if (const Request& added = requests_.at(id); !placements_.FitsWhenEmpty(added)) {
@@ -144,6 +159,7 @@ ControllerCore::Placed ControllerCore::Place(RequestId id, std::set<PipelineId>&
     const Placements::Result placed = placements_.Place(id, full, now);
     if (placed == Placements::Result::kNoPipeline) return Placed::kNoPipeline;
     if (placed == Placements::Result::kNoRoom) return Placed::kNoRoom;
+    if (placed == Placements::Result::kLacksClass) return Placed::kNotYet;
   }
   Pipeline& pipeline = pipelines_.at(requests_.at(id).placement->pipeline);
   if (!pipeline.open) return Placed::kNotYet;
@@ -161,14 +177,19 @@ void ControllerCore::EndWaiting(RequestId id, FinishReason reason, const Status&
 }
 
 void ControllerCore::ExpireWaiting(Time now) {
-  const std::string missing = Missing().value_or("All pipelines are full.");
   for (RequestId id : requests_.Expired(now)) {
     ++counters_.expired;
-    EndWaiting(id, FinishReason::kError,
-               Unavailable(fmt::format("waited {:.0f} s for a pipeline. {}",
-                                       options_.waiting_limit.seconds(), missing)),
-               std::nullopt);
+    EndWaiting(
+        id, FinishReason::kError,
+        Unavailable(fmt::format("waited {:.0f} s for a pipeline. {}",
+                                options_.waiting_limit.seconds(), WhyItWaits(requests_.at(id)))),
+        std::nullopt);
   }
+}
+
+std::string ControllerCore::WhyItWaits(const Request& request) const {
+  if (placements_.LacksClass(request)) return NobodyServes(members_.FingerprintOf(*request.bits));
+  return Missing().value_or("All pipelines are full.");
 }
 
 // Fails the request if too many pipelines were lost under it. REQUIRES: it waits.
@@ -217,6 +238,9 @@ void ControllerCore::HandleOutputs(Pipeline& pipeline, size_t first, Time now) {
   for (size_t index : notable_outputs_) {
     RequestOutput& output = outputs_[index];
     const RequestId id = output.request;
+    if (requests_.BeginsClass(pipeline.bits, output)) {
+      output.fingerprint = members_.FingerprintOf(pipeline.bits);
+    }
     if (!output.times) {  // its first token
       pipeline.requests.PrefillEnded(id);
       continue;

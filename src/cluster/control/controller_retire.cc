@@ -82,7 +82,9 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
   if (info && info->state == sched::RequestState::kPulling) return;  // until it has its KV
   const bool has_kv =
       info && info->state == sched::RequestState::kRunning && info->computed_tokens > 0;
-  if (has_kv && !CanServe(layout())) return;  // no pipeline could take it, so it continues here
+  const bool serves = CanServe(layout());
+  if (has_kv && !serves) return;  // no pipeline could take it, so it continues here
+  if (request.bits && serves && !CanServe(layout(), request.bits)) return;  // nor one of its class
   if (has_kv && pipeline.role != StageRole::kPrefill) {
     if (transfers_.full()) return;
     placements_.Update();

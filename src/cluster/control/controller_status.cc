@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "cluster/control/controller_core.h"
+#include "cluster/control/slot_assignment.h"
 
 namespace millrace::cluster {
 namespace {
@@ -17,7 +18,7 @@ using Counters = ControllerCounters;
 constexpr auto kCounters = std::to_array<ControllerCounter>({
     {"joins", "millrace_cluster_worker_joins_total", "Workers that joined.", &Counters::joins},
     {"joins_refused", "millrace_cluster_worker_joins_refused_total",
-     "Joins that were refused: different model, version or numeric class, or name already in use.",
+     "Joins that were refused: different model or version, or name already in use.",
      &Counters::joins_refused},
     {"workers_lost", "millrace_cluster_workers_lost_total",
      "Workers that left or were lost, including drained ones.", &Counters::workers_lost},
@@ -85,8 +86,6 @@ std::optional<std::string> ControllerCore::Missing() const {
   return layout().Missing();
 }
 
-std::string ControllerCore::BitsFingerprint() const { return members_.BitsFingerprint(); }
-
 ControllerCounters ControllerCore::counters() const {
   ControllerCounters counters = counters_;
   counters.pipelines_opened = pipelines_.opened();
@@ -126,7 +125,8 @@ std::optional<sched::RequestInfo> ControllerCore::Inspect(RequestId id, Time now
   info.age = now - request->arrived;
   info.prompt_tokens = request->prompt_tokens();
   info.output_tokens = static_cast<int>(request->delivered);
-  info.waits_for = Missing().value_or("a pipeline");
+  info.waits_for =
+      placements_.LacksClass(*request) ? WhyItWaits(*request) : Missing().value_or("a pipeline");
   return info;
 }
 

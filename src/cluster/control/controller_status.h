@@ -19,14 +19,17 @@ namespace millrace::cluster {
 
 struct WorkerStatus {
   WorkerId id;
-  std::string name, device, control, note;
+  std::string name, device, control;
+  std::string note;    // why it gets no layers; empty: it has some, or could get some
+  bool usable = true;  // false: it cannot load layers
   bool draining = false;
   std::vector<LayerRange> layers;  // loaded
   int rank = 0, ranks = 1;         // within its stage
   int64_t memory_bytes = 0, weight_bytes = 0, kv_bytes = 0;
   uint64_t batches = 0;
-  Duration silent;  // since the last heartbeat
-  std::string numeric_class, host_id;
+  Duration silent;                         // since the last heartbeat
+  std::string numeric_class, fingerprint;  // of what it computes; fingerprint "": not known
+  std::string host_id;
   MachineFacts machine;
   std::shared_ptr<const cost::Profile> profile;  // null: none
 };
@@ -40,6 +43,7 @@ struct PipelineStatus {
   std::vector<std::string> workers;  // rank 0 of each hop
   std::vector<LayerRange> layers;
   StageRole role = StageRole::kBoth;
+  std::string numeric_class, fingerprint;  // of its workers
   bool open = false, retiring = false;
   int64_t requests = 0;
   int blocks_total = 0, blocks_used = 0;
@@ -114,6 +118,7 @@ struct ClusterStatus {
   std::vector<LinkStatus> links;
   int64_t requests = 0, waiting = 0, moving = 0;
   WaitingStatus waiting_for;
+  bool cross_class_replay = false;  // as of PlacementOptions
   ControllerCounters counters;
 };
 

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "cluster/control/slot_assignment.h"
 
 namespace millrace::cluster {
 
@@ -55,13 +56,19 @@ void Deployment::Begin(Layout layout) {
   Mark();
 }
 
+void Deployment::Expect(BitClass bits) {
+  for (LayoutStage& stage : layout_.stages) {
+    if (!stage.bits() && !stage.last_bits) stage.last_bits = bits;
+  }
+}
+
 void Deployment::WorkerJoined() {
-  follows_ = restores_ = true;
+  follows_ = restores_ = follows_classes_ = true;
   Check();
 }
 
 void Deployment::WorkerLost(WorkerId worker) {
-  follows_ = true;
+  follows_ = follows_classes_ = true;
   released_.erase(worker);
   loads_.WorkerLost(worker);
   for (Layout* layout : Layouts()) Unassign(*layout, worker);
@@ -219,12 +226,24 @@ Status Deployment::Drain(WorkerId id) {
   return OkStatus();
 }
 
+// Whether the usable workers could take all slots of the layout.
+bool Deployment::CanRefill(const Layout& layout) const {
+  Layout again = layout;
+  for (LayoutStage& stage : again.stages) {
+    stage.closing = false;
+    stage.last_bits.reset();
+    for (Slot& slot : stage.ranks) slot = {};
+  }
+  FillSlots(again, &layout_, members_);
+  return again.FullyAssigned();
+}
+
 // Transfers the duties of a draining worker to others, in a layout that does not follow the number
 // of workers.
 Status Deployment::Relieve(const Membership::Worker& worker) {
   size_t slots = 0;
   for (const LayoutStage& stage : Layouts().back()->stages) slots += stage.ranks.size();
-  const bool enough = members_.usable() >= static_cast<int>(slots);
+  const bool enough = members_.usable() >= static_cast<int>(slots) && CanRefill(*Layouts().back());
   const bool serves = HasSlot(layout_, worker.id);
   if (serves && !enough && !CloseStagesOf(worker.id)) {
     return FailedPrecondition(fmt::format(

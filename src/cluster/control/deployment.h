@@ -9,6 +9,9 @@
 // are dropped. The old layout is unchanged until the next one is completely loaded. If the next one
 // cannot be loaded, it is given up.
 //
+// All workers of a pipeline are of one bit class. A stage that has lost its worker waits for one of
+// that class for a while; then another class may take the whole pipeline.
+//
 // An automatic layout follows the number of usable workers. A layout from a plan keeps its stages.
 // If one of its workers drains and another one is free, the same plan is applied again without the
 // draining worker. Otherwise its stages close, if the other pipelines can serve alone.
@@ -71,6 +74,9 @@ class Deployment {
   // REQUIRES: the worker is a member.
   Status Drain(WorkerId worker);
 
+  // Workers of this class will probably join again: after a restart of the controller, requests
+  // wait for them.
+  void Expect(BitClass bits);
   void WorkerJoined();
   // REQUIRES: the worker is no member any more.
   void WorkerLost(WorkerId worker);
@@ -124,8 +130,12 @@ class Deployment {
   Status Relieve(const Membership::Worker& worker);
   bool CloseStagesOf(WorkerId worker);
 
+  bool CanRefill(const Layout& layout) const;
+
   // The steps of Reconcile.
   void GiveUpNext();
+  void FollowClasses(Time now);
+  void ForgetClasses(Time now);
   void FollowWorkers(Time now);
   void FreeClosedStages(const InUse& in_use);
   void RestoreNamedWorkers();
@@ -145,8 +155,10 @@ class Deployment {
   std::optional<Layout> next_;          // being loaded; replaces layout_ once it is up
   std::optional<std::string> give_up_;  // why next_ must be given up
   std::optional<Mismatch> mismatch_;
-  bool follows_ = true;    // false: a layout for the present workers was given up
-  bool restores_ = false;  // a worker has joined that may get its place back from another
+  std::optional<Time> stuck_since_;  // another class could fill a layout that lacks workers
+  bool follows_classes_ = true;      // false: that was given up for the present workers
+  bool follows_ = true;              // false: a layout for the present workers was given up
+  bool restores_ = false;            // a worker has joined that may get its place back from another
   std::optional<GivenUpPlan> given_up_;
   int64_t epoch_ = 0;
   uint64_t applied_ = 0, given_up_count_ = 0;

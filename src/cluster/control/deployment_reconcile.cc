@@ -11,6 +11,8 @@ namespace millrace::cluster {
 Deployment::Changes Deployment::Reconcile(const InUse& in_use, Time now) {
   if (give_up_) GiveUpNext();
   FollowWorkers(now);
+  FollowClasses(now);
+  ForgetClasses(now);
   FreeClosedStages(in_use);
   RestoreNamedWorkers();
   AssignWorkers();
@@ -29,6 +31,7 @@ void Deployment::GiveUpNext() {
          given_up_->reason);
   ++given_up_count_;
   if (next_->automatic) follows_ = false;
+  follows_classes_ = false;
   next_.reset();
   mismatch_.reset();
   // This change would have replaced draining workers. Their stages close if the others can serve
@@ -46,7 +49,7 @@ void Deployment::GiveUpNext() {
 void Deployment::FollowWorkers(Time now) {
   if (!IsAutomatic() || !follows_) return;
   const Layout& target = *Layouts().back();
-  const int usable = members_.usable();
+  const int usable = UsableTogether(options_.shape, members_.usable_by_class());
   const LayoutShape wanted = Fit(options_.shape, usable, options_.num_layers);
   Plan plan = PlanFor(wanted, options_.model, options_.num_layers);
   const bool draining = std::ranges::any_of(
@@ -68,6 +71,38 @@ void Deployment::FollowWorkers(Time now) {
   layout->automatic = true;
   MR_LOG(info, "changing the layout to {}", Describe(wanted));
   Begin(std::move(*layout));
+}
+
+// Applies the plan again when a pipeline lacks workers of its class and workers of another class
+// could take its place, and that has not changed for `replace_limit`.
+void Deployment::FollowClasses(Time now) {
+  const Layout& target = *Layouts().back();
+  const bool stuck = follows_classes_ && members_.usable_by_class().size() > 1 &&
+                     !target.FullyAssigned() && CanRefill(target);
+  if (!stuck) return stuck_since_.reset();
+  if (!stuck_since_) stuck_since_ = now;
+  if (now - *stuck_since_ < options_.replace_limit) return;
+  stuck_since_.reset();
+  auto same = MakeLayout(target.plan, target.node_names);
+  if (!same.ok()) return;
+  same->automatic = target.automatic;
+  MR_LOG(info, "workers of another numeric class take the place of those that are missing");
+  Begin(std::move(*same));
+}
+
+// A stage without a worker waits for one of its last class for `replace_limit`.
+void Deployment::ForgetClasses(Time now) {
+  for (Layout* layout : Layouts()) {
+    for (LayoutStage& stage : layout->stages) {
+      if (stage.bits()) {
+        stage.empty_since.reset();
+      } else if (!stage.empty_since) {
+        stage.empty_since = now;
+      } else if (now - *stage.empty_since >= options_.replace_limit) {
+        stage.last_bits.reset();
+      }
+    }
+  }
 }
 
 // Frees the slots of draining workers that no pipeline uses, for other workers.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <limits>
 #include <numeric>
@@ -135,6 +136,11 @@ bool SameRoute(const Route& a, const Route& b) {
 
 bool LayoutStage::Up() const { return !closing && std::ranges::all_of(ranks, &Slot::loaded); }
 
+std::optional<BitClass> LayoutStage::bits() const {
+  const auto slot = std::ranges::find_if(ranks, [](const Slot& s) { return s.worker.has_value(); });
+  return slot == ranks.end() ? std::nullopt : std::optional(slot->bits);
+}
+
 bool LayoutStage::FullyAssigned() const {
   return std::ranges::all_of(ranks, [](const Slot& slot) { return slot.worker.has_value(); });
 }
@@ -158,8 +164,16 @@ const RouteGraph& Layout::GraphOf(StageRole role) const {
   return role == StageRole::kBoth ? both : role == StageRole::kPrefill ? prefill : decode;
 }
 
-bool CanServe(const Layout& layout) {
-  return FirstDown(layout.stages, LeastDownToAnswer(layout)) == nullptr;
+bool CanServe(const Layout& layout, std::optional<BitClass> bits) {
+  const auto down = [&](int index) {
+    const LayoutStage& stage = layout.stages[static_cast<size_t>(index)];
+    return !stage.Up() || (bits && stage.bits() != bits);
+  };
+  return std::ranges::any_of(std::array{&layout.decode, &layout.both}, [&](const auto* graph) {
+    const Route route = graph->FewestDown(down);
+    return !route.empty() &&
+           std::ranges::none_of(route, [&](const Hop& hop) { return down(hop.stage); });
+  });
 }
 
 std::optional<std::string> Layout::Missing() const {
@@ -239,6 +253,7 @@ Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names) {
     layout.stages[static_cast<size_t>(i)].shares_workers = IsShared(plan, i);
   }
   MR_RETURN_IF_ERROR(CheckNodes(plan, {&layout.prefill, &layout.decode, &layout.both}));
+  layout.groups = GroupsOf(plan);
   layout.plan = std::move(plan);
   layout.node_names = std::move(node_names);
   return layout;

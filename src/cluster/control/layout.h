@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
+#include "cluster/control/bit_class.h"
 #include "cluster/control/route_graph.h"
 #include "core/plan.h"
 #include "core/worker_messages.h"
@@ -17,6 +19,7 @@ namespace millrace::cluster {
 // One rank of a stage.
 struct Slot {
   std::optional<WorkerId> worker;
+  BitClass bits;  // of the worker
   ShardId shard;
   bool asked = false;   // the worker was told to load the shard
   bool loaded = false;  // the worker has loaded it
@@ -33,9 +36,14 @@ struct LayoutStage {
   bool shares_workers = false;  // with other routes of the plan
   // How often its ranks failed to connect to each other since a worker was last assigned.
   int meetings_failed = 0;
+  // The class of its last worker, which a replacement of the same class may follow. Forgotten when
+  // none has come for a while.
+  std::optional<BitClass> last_bits;
+  std::optional<Time> empty_since;  // unset: it has a worker
 
-  bool Up() const;             // loaded, and accepts requests
-  bool FullyAssigned() const;  // every rank has a worker
+  std::optional<BitClass> bits() const;  // of its workers; nullopt: it has none
+  bool Up() const;                       // loaded, and accepts requests
+  bool FullyAssigned() const;            // every rank has a worker
   // KV capacity beside the weights, in tokens times layers, at the rank with the least room.
   int64_t KvTokenLayers() const;
 };
@@ -58,6 +66,7 @@ struct Layout {
   // decides which gets a request.
   bool states_flow = false;
   bool automatic = false;
+  std::vector<int> groups;  // by stage; of GroupsOf
 
   const RouteGraph& GraphOf(StageRole role) const;
 
@@ -87,7 +96,8 @@ bool SameRoute(const Route& a, const Route& b);
 
 // Whether every stage of some route is up that leads to an answer. If there is one, requests can be
 // served: its workers stand in for prefill workers that are missing.
-bool CanServe(const Layout& layout);
+// `bits`: with workers of that class alone.
+bool CanServe(const Layout& layout, std::optional<BitClass> bits = {});
 
 // Whether the workers of the route's stages also serve other routes of the layout.
 bool SharesWorkers(const Layout& layout, const Route& route);

@@ -49,6 +49,17 @@ LayoutShape Fit(const LayoutShape& shape, int usable, int num_layers) {
   return fit;
 }
 
+int UsableTogether(const LayoutShape& shape, const std::map<BitClass, int>& usable) {
+  const int each = shape.stages * shape.tensor_parallel;
+  int most = 0, in_pipelines = 0;
+  for (const auto& [bits, workers] : usable) {
+    most = std::max(most, workers);
+    in_pipelines += workers / each * each;
+  }
+  const bool several = usable.size() > 1 && !shape.apart() && in_pipelines > 0;
+  return several ? in_pipelines : most;
+}
+
 Plan PlanFor(const LayoutShape& shape, const std::string& model, int num_layers) {
   if (shape.pipelines() == 1) {
     return EvenPlan(model, num_layers, shape.stages, shape.tensor_parallel);

@@ -2,9 +2,11 @@
 // Functions turn a shape into a plan, and fit it to the number of workers. Pure values; any thread.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 
+#include "cluster/control/bit_class.h"
 #include "cluster/control/layout.h"
 #include "core/plan.h"
 
@@ -29,6 +31,11 @@ struct LayoutShape {
 // one pipeline does both. If they do not suffice for that, it gets fewer stages. A stage has at
 // least one layer.
 LayoutShape Fit(const LayoutShape& shape, int usable, int num_layers);
+
+// How many of these workers, counted by class, a layout of that shape can use: those that make
+// whole pipelines of one class. If no class has enough for one, those of the largest class. Prefill
+// and decode pipelines hand KV over, so all of them are of the largest class.
+int UsableTogether(const LayoutShape& shape, const std::map<BitClass, int>& usable);
 
 // Stages of even size for each pipeline: the pipelines for prefill first, then those for decode,
 // without edges between them; or a chain of edges for each replica. The plan of several pipelines

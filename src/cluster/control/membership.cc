@@ -6,25 +6,17 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "base/sha256.h"
 
 namespace millrace::cluster {
 namespace {
 
-constexpr size_t kFingerprintDigits = 16;
-
 // An empty expectation matches anything. A worker with an empty value has no model yet and will get
 // this one.
-Status Compare(std::string_view what, const std::string& expected, const std::string& got,
-               std::string_view cure = "") {
+Status Compare(std::string_view what, const std::string& expected, const std::string& got) {
   if (expected.empty() || got.empty() || expected == got) return OkStatus();
   return FailedPrecondition(
-      fmt::format("{}: this cluster has {}, the worker has {}{}", what, expected, got, cure));
+      fmt::format("{}: this cluster has {}, the worker has {}", what, expected, got));
 }
-
-constexpr std::string_view kSameBits =
-    "; its answers would have other bits. Give all workers the same --activations and the same "
-    "version of Millrace and of the C library";
 
 }  // namespace
 
@@ -33,33 +25,51 @@ Status Membership::CheckJoin(const Join& join) const {
   const WorkerIdentity& its = join.identity;
   MR_RETURN_IF_ERROR(CheckProtocol(mine.protocol, its.protocol));
   MR_RETURN_IF_ERROR(Compare("model fingerprint", mine.model_fingerprint, its.model_fingerprint));
-  // The workers that have joined set the numeric class, because all must compute the same bits.
-  const auto other = std::ranges::find_if(
-      workers_, [&](const auto& entry) { return entry.second.join.name != join.name; });
-  const WorkerIdentity& others = other == workers_.end() ? mine : other->second.join.identity;
-  MR_RETURN_IF_ERROR(Compare("numeric class", others.numeric_class, its.numeric_class, kSameBits));
-  MR_RETURN_IF_ERROR(Compare(
-      "KV layout", mine.kv_layout.empty() ? others.kv_layout : mine.kv_layout, its.kv_layout));
+  for (const auto& [id, other] : workers_) {
+    const WorkerIdentity& others = other.join.identity;
+    if (other.join.name == join.name || others.numeric_class != its.numeric_class) continue;
+    MR_RETURN_IF_ERROR(Compare("KV layout", others.kv_layout, its.kv_layout));
+  }
   if (join.name.empty()) return InvalidArgument("the worker has no name");
   if (workers_.size() >= MembershipOptions::kWorkersMax) {
     return ResourceExhausted(
         fmt::format("{} workers have joined, which is the limit", workers_.size()));
   }
+  if (!classes_.HasRoomFor(FingerprintOf(join))) {
+    return ResourceExhausted(fmt::format(
+        "workers of {} numeric classes have joined so far, which is the limit; restart the "
+        "controller",
+        BitClasses::kClassesMax));
+  }
   return OkStatus();
 }
 
-std::string Membership::BitsFingerprint() const {
-  WorkerIdentity bits = options_.identity;
-  for (const auto& [id, worker] : workers_) {
-    const WorkerIdentity& its = worker.join.identity;
-    if (bits.model_fingerprint.empty()) bits.model_fingerprint = its.model_fingerprint;
-    if (bits.numeric_class.empty()) bits.numeric_class = its.numeric_class;
-    if (bits.kv_layout.empty()) bits.kv_layout = its.kv_layout;
+// A worker without a model gets the layout of its class, or the controller's.
+std::string Membership::FingerprintOf(const Join& join) const {
+  std::string model = options_.identity.model_fingerprint, layout = join.identity.kv_layout;
+  if (layout.empty()) layout = options_.identity.kv_layout;
+  if (model.empty()) model = join.identity.model_fingerprint;
+  for (const auto& [id, other] : workers_) {
+    const WorkerIdentity& its = other.join.identity;
+    if (other.join.name == join.name) continue;  // the same worker, in an earlier session
+    if (its.numeric_class == join.identity.numeric_class) return classes_.fingerprint(other.bits);
+    if (model.empty()) model = its.model_fingerprint;
   }
-  if (bits.model_fingerprint.empty() || bits.numeric_class.empty()) return "";
-  const std::string all =
-      fmt::format("{}\n{}\n{}", bits.model_fingerprint, bits.numeric_class, bits.kv_layout);
-  return "fp_" + Hex(Sha256Of(all)).substr(0, kFingerprintDigits);
+  return BitsFingerprint(model, join.identity.numeric_class, layout);
+}
+
+std::string Membership::FingerprintOf(BitClass bits) const {
+  const bool known = !options_.identity.model_fingerprint.empty() ||
+                     std::ranges::any_of(workers_, [](const auto& entry) {
+                       return !entry.second.join.identity.model_fingerprint.empty();
+                     });
+  return known ? classes_.fingerprint(bits) : "";
+}
+
+std::string Membership::NumericClassOf(BitClass bits) const {
+  const auto found =
+      std::ranges::find_if(workers_, [&](const auto& entry) { return entry.second.bits == bits; });
+  return found == workers_.end() ? "" : found->second.join.identity.numeric_class;
 }
 
 // Two processes with one name must not replace each other forever, so a worker whose heartbeats
@@ -80,9 +90,11 @@ Status Membership::CheckName(const Join& join, Time now) const {
 const Membership::Worker& Membership::Add(WorkerId id, ConnectionId connection, Join join,
                                           Time now) {
   MR_CHECK(connections_.emplace(connection, id).second) << "a session has one worker";
+  const std::string fingerprint = FingerprintOf(join);
   const auto [added, is_new] = workers_.try_emplace(id);
   MR_CHECK(is_new) << "worker " << id << " is a member";
   Worker& worker = added->second;
+  worker.bits = *classes_.Of(fingerprint);
   worker.id = id;
   worker.connection = connection;
   worker.address = join.address;
@@ -162,6 +174,14 @@ const Membership::Worker* Membership::Find(WorkerId id) const {
 int Membership::usable() const {
   return static_cast<int>(
       std::ranges::count_if(workers_, [](const auto& entry) { return entry.second.Usable(); }));
+}
+
+std::map<BitClass, int> Membership::usable_by_class() const {
+  std::map<BitClass, int> usable;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.Usable()) ++usable[worker.bits];
+  }
+  return usable;
 }
 
 void Membership::CheckIntegrity() const {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/control/bit_class.h"
 #include "core/connection_id.h"
 #include "core/worker_messages.h"
 #include "cost/profile.h"
@@ -44,6 +46,7 @@ class Membership {
     ConnectionId connection;
     Join join;
     WorkerAddress address;  // includes `id`
+    BitClass bits;
     Time last_beat;
     Heartbeat beat;
     int64_t longest_batch_ms = 0;  // so far, or predicted by the profile for a full step
@@ -57,12 +60,10 @@ class Membership {
 
   explicit Membership(MembershipOptions options) : options_(std::move(options)) {}
 
-  // Why no worker like this one can join, now or later. kFailedPrecondition: it differs from the
-  // cluster. kInvalidArgument: it has no name. kResourceExhausted: kWorkersMax.
+  // Why no worker like this one can join, now or later. kFailedPrecondition: it has another model
+  // or protocol, or another KV layout than the workers of its numeric class. kInvalidArgument: it
+  // has no name. kResourceExhausted: kWorkersMax, BitClasses::kClassesMax.
   Status CheckJoin(const Join& join) const;
-  // Of the model, the arithmetic and the KV type that workers compare when they join: clusters with
-  // equal ones compute the same bits. "": no worker has joined, or the model is not known yet.
-  std::string BitsFingerprint() const;
   // kUnavailable: another process has the name and is alive. Otherwise a worker that still has the
   // name must be removed before this one is added.
   Status CheckName(const Join& join, Time now) const;
@@ -87,12 +88,26 @@ class Membership {
   const std::map<WorkerId, Worker>& all() const { return workers_; }
   // How many may be given layers.
   int usable() const;
+  std::map<BitClass, int> usable_by_class() const;
+
+  // Of the model, the arithmetic and the KV type: workers with equal fingerprints compute the same
+  // bits, in any cluster. "": the model is not known.
+  std::string FingerprintOf(BitClass bits) const;
+  // The numeric class of the members of this class. "": it has no member.
+  std::string NumericClassOf(BitClass bits) const;
+  // The class with this fingerprint, whether it has members or not. nullopt: the table is full.
+  std::optional<BitClass> ClassWith(std::string_view fingerprint) {
+    return classes_.Of(fingerprint);
+  }
 
   // Crashes with the reason if the tables do not agree with each other.
   void CheckIntegrity() const;
 
  private:
+  std::string FingerprintOf(const Join& join) const;
+
   const MembershipOptions options_;
+  BitClasses classes_;
   std::map<WorkerId, Worker> workers_;
   std::map<ConnectionId, WorkerId> connections_;
 };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <utility>
 
@@ -53,11 +54,9 @@ TEST(Membership, RefusesAnotherVersionModelOrKvLayout) {
 }
 
 TEST(Membership, TheFingerprintIsOfAllThatDecidesTheBits) {
-  const auto fingerprint = [](const Join& join) {
-    Membership members(OptionsOfModel());
-    EXPECT_EQ(members.BitsFingerprint(), "");
-    members.Add(kFirst, kOne, join, At(0));
-    return members.BitsFingerprint();
+  const auto fingerprint = [](const Join& join, const char* model = "model") {
+    Membership members({.identity = {.model_fingerprint = model}});
+    return members.FingerprintOf(members.Add(kFirst, kOne, join, At(0)).bits);
   };
   const std::string first = fingerprint(JoinAs("a"));
   EXPECT_EQ(first.size(), 19u) << first;
@@ -69,19 +68,56 @@ TEST(Membership, TheFingerprintIsOfAllThatDecidesTheBits) {
   other = JoinAs("a");
   other.identity.kv_layout = "another";
   EXPECT_NE(fingerprint(other), first);
-  Membership members({.identity = {.model_fingerprint = "another"}});
-  members.Add(kFirst, kOne, JoinAs("a"), At(0));
-  EXPECT_NE(members.BitsFingerprint(), first);
+  EXPECT_NE(fingerprint(JoinAs("a"), "another"), first);
+  other = JoinAs("a");
+  other.identity.model_fingerprint = "";
+  EXPECT_EQ(fingerprint(other, ""), "") << "the model is not known";
 }
 
-TEST(Membership, TheFirstWorkerSetsTheNumericClass) {
+TEST(Membership, WorkersOfAnotherClassJoin) {
   Membership members(OptionsOfModel());
-  members.Add(kFirst, kOne, JoinAs("a"), At(0));
+  const BitClass bits = members.Add(kFirst, kOne, JoinAs("a"), At(0)).bits;
   Join other = JoinAs("b");
   other.identity.numeric_class = "another";
-  EXPECT_EQ(members.CheckJoin(other).code(), StatusCode::kFailedPrecondition);
-  other.name = "a";  // the same worker again, and no other one has joined
+  other.identity.kv_layout = "another layout";
   EXPECT_TRUE(members.CheckJoin(other).ok());
+  const BitClass others = members.Add(kSecond, kTwo, other, At(0)).bits;
+  EXPECT_NE(bits, others);
+  EXPECT_EQ(members.NumericClassOf(bits), "class");
+  EXPECT_EQ(members.NumericClassOf(others), "another");
+  EXPECT_EQ(members.usable_by_class(), (std::map<BitClass, int>{{bits, 1}, {others, 1}}));
+  // A class outlives its workers: requests belong to it.
+  const std::string fingerprint = members.FingerprintOf(others);
+  members.Remove(kSecond);
+  EXPECT_EQ(members.NumericClassOf(others), "");
+  EXPECT_EQ(members.ClassWith(fingerprint), others);
+  EXPECT_EQ(members.Add(WorkerId(3), ConnectionId(13), other, At(1)).bits, others);
+}
+
+TEST(Membership, WorkersOfAClassHaveOneKvLayout) {
+  Membership members(OptionsOfModel());
+  const BitClass bits = members.Add(kFirst, kOne, JoinAs("a"), At(0)).bits;
+  Join other = JoinAs("b");
+  other.identity.kv_layout = "another layout";
+  EXPECT_EQ(members.CheckJoin(other).message(),
+            "KV layout: this cluster has layout, the worker has another layout");
+  other.identity.kv_layout = "";  // it has no model yet
+  EXPECT_TRUE(members.CheckJoin(other).ok());
+  EXPECT_EQ(members.Add(kSecond, kTwo, other, At(0)).bits, bits);
+}
+
+TEST(Membership, RefusesMoreClassesThanTheLimit) {
+  Membership members(OptionsOfModel());
+  Join join = JoinAs("a");
+  for (uint64_t i = 0; i < BitClasses::kClassesMax; ++i) {
+    join.identity.numeric_class = "class " + std::to_string(i);
+    ASSERT_TRUE(members.CheckJoin(join).ok());
+    members.Add(WorkerId(i + 1), ConnectionId(i + 1), join, At(0));
+    members.Remove(WorkerId(i + 1));
+  }
+  EXPECT_TRUE(members.CheckJoin(join).ok()) << "its class has been here";
+  join.identity.numeric_class = "one more";
+  EXPECT_EQ(members.CheckJoin(join).code(), StatusCode::kResourceExhausted);
 }
 
 TEST(Membership, RefusesMoreThanTheLimit) {

@@ -104,6 +104,9 @@ Pipeline* Pipelines::Open(const Layout& layout, const Route& route, StageRole ro
     there.layers = hop.layers;
     std::vector<WorkerId>& ids = pipeline.workers.emplace_back();
     for (const Slot& slot : stage.ranks) {
+      const BitClass bits = members_.at(*slot.worker).bits;
+      if (ids.empty() && pipeline.hops.size() == 1) pipeline.bits = bits;
+      MR_CHECK(bits == pipeline.bits) << "a pipeline of two bit classes";
       there.ranks.push_back(members_.at(*slot.worker).address);
       there.shards.push_back(slot.shard);
       ids.push_back(*slot.worker);

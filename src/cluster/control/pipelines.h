@@ -43,6 +43,7 @@ struct Pipeline {
   PipelineId id;
   Route route;  // in stages of the layout in force; of an earlier one if it is retiring
   StageRole role = StageRole::kBoth;
+  BitClass bits;  // of all its workers
   std::vector<PipelineHop> hops;
   std::vector<std::vector<WorkerId>> workers;  // by hop and rank
   std::unique_ptr<sched::Scheduler> scheduler;

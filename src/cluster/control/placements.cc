@@ -40,10 +40,35 @@ void Placements::Update() {
   if (!IsCurrent()) FollowLayout();
   rooms_.clear();
   for (const LayoutStage& stage : layout().stages) rooms_.push_back(RoomOf(stage));
+  CloseClassesThatCannotAnswer();
+}
+
+// A prompt that was computed in such a class would wait there for a pipeline that decodes. If no
+// class can answer, all wait anyway.
+void Placements::CloseClassesThatCannotAnswer() {
+  const auto differs = [&](const StageRoom& room) { return room.bits != rooms_.front().bits; };
+  if (std::ranges::none_of(rooms_, differs) || !CanServe(layout())) return;
+  std::set<BitClass> classes;
+  for (const StageRoom& room : rooms_) {
+    if (room.bits) classes.insert(*room.bits);
+  }
+  for (const BitClass bits : classes) {
+    if (CanServe(layout(), bits)) continue;
+    for (StageRoom& room : rooms_) room.up = room.up && room.bits != bits;
+  }
+}
+
+std::optional<BitClass> Placements::ClassFor(const Request& request) const {
+  const bool leaves =
+      request.bits && options_.cross_class_replay && !CanServe(layout(), request.bits);
+  return leaves ? std::nullopt : request.bits;
 }
 
 StageRoom Placements::RoomOf(const LayoutStage& stage) const {
-  StageRoom room{.up = stage.Up(), .token_layers = kUnknownKv, .queues = !stage.shares_workers};
+  StageRoom room{.up = stage.Up(),
+                 .token_layers = kUnknownKv,
+                 .bits = stage.bits(),
+                 .queues = !stage.shares_workers};
   for (const Slot& slot : stage.ranks) {
     if (!slot.loaded) continue;
     const auto limit =
@@ -63,6 +88,7 @@ bool Placements::FitsWhenEmpty(const Request& request) {
   }
   RouteNeed need = NeedOf(request);
   need.all_kv = int64_t{requests_.MostBlocks(request)} * block_size_;
+  need.bits.reset();
   return router_->Fits(need, empty);
 }
 
@@ -84,6 +110,7 @@ RouteNeed Placements::NeedOf(const Request& request) const {
           .all_kv = requests_.EstimatedBlocks(request) * block,
           .prompt_work = prompt,
           .answer_work = requests_.EstimatedOutput(request),
+          .bits = ClassFor(request),
           .kv_at = transfers_.KvAt(request.spec.id)};
 }
 
@@ -94,7 +121,7 @@ std::vector<Pipeline*> Placements::Candidates(const RouteNeed& need, Time now) {
   std::vector<Pipeline*> candidates;
   const auto add = [&](StageRole role) {
     for (const PlannedPipeline& planned : layout().pipelines) {
-      if (planned.role != role) continue;
+      if (planned.role != role || !MayRun(planned.route, need)) continue;
       Pipeline* pipeline = pipelines_.FindOrOpen(layout(), planned.route, role, now);
       if (pipeline != nullptr) candidates.push_back(pipeline);
     }
@@ -109,6 +136,14 @@ std::vector<Pipeline*> Placements::Candidates(const RouteNeed& need, Time now) {
   const StageRole stand_in = need.prompt ? kDecode : kBoth;
   if (candidates.empty() && !branches(stand_in)) add(stand_in);
   return candidates;
+}
+
+// Whether the stages of the route are up and of the class that the request needs.
+bool Placements::MayRun(const Route& route, const RouteNeed& need) const {
+  return std::ranges::all_of(route, [&](const Hop& hop) {
+    const StageRoom& room = rooms_[static_cast<size_t>(hop.stage)];
+    return room.up && (!need.bits || room.bits == need.bits);
+  });
 }
 
 bool Placements::HasRoom(const Pipeline& pipeline, int64_t kv_tokens) const {
@@ -194,7 +229,7 @@ Placements::Choice Placements::FastestOf(const Request& request, const RouteNeed
     const bool may = stands_in || pipeline.role == usual->role ||
                      (need.prompt && pipeline.role != StageRole::kDecode);
     const int64_t kv = pipeline.role == StageRole::kPrefill ? need.prompt_kv : need.all_kv;
-    if (!may || !HasRoom(pipeline, kv)) continue;
+    if (!may || !MayRun(pipeline.route, need) || !HasRoom(pipeline, kv)) continue;
     const int64_t cached = cached_in(pipeline);
     if (stands_in ? prompt - cached > options_.short_prompt_tokens : cached <= cached_before) {
       continue;
@@ -211,7 +246,10 @@ Placements::Result Placements::Place(RequestId id, std::set<PipelineId>& full, T
   Request& request = requests_.at(id);
   MR_CHECK(!request.placement) << "request " << id << " has a place already";
   std::optional<Choice> choice = Choose(request, now);
-  if (!choice) return CanServe(layout()) ? Result::kNoRoom : Result::kNoPipeline;
+  if (!choice) {
+    if (!CanServe(layout())) return Result::kNoPipeline;
+    return LacksClass(request) ? Result::kLacksClass : Result::kNoRoom;
+  }
   const PipelineId pipeline = choice->pipeline->id;
   if (full.contains(pipeline)) return Result::kNoRoom;
   const RouteNeed need = NeedOf(request);

@@ -34,6 +34,8 @@ struct PlacementOptions {
   // A decode pipeline computes a prompt while there are prefill pipelines only if at most so many
   // of its tokens are not cached: more would delay the requests that it decodes.
   int64_t short_prompt_tokens = 64;
+  // A request whose class has no pipeline left may continue in another class.
+  bool cross_class_replay = false;
 };
 
 class Placements {
@@ -53,6 +55,13 @@ class Placements {
   // Whether a request of this kind waits for a pipeline that computes its prompt, and not for one
   // that decodes.
   bool NeedsPrompt(const Request& request) const;
+  // The class that must run the request: the one that computed its tokens so far. nullopt: any may.
+  std::optional<BitClass> ClassFor(const Request& request) const;
+  // Whether the request must wait until its class serves again.
+  bool LacksClass(const Request& request) const {
+    const std::optional<BitClass> bits = ClassFor(request);
+    return bits && !CanServe(layout(), bits);
+  }
   // Whether it could end if it had its workers to itself. REQUIRES: Update.
   bool FitsWhenEmpty(const Request& request);
   struct Choice {
@@ -63,7 +72,7 @@ class Placements {
   // The walk that it should take now. nullopt: none is up and has room.
   std::optional<Choice> Choose(const Request& request, Time now);
 
-  enum class Result : uint8_t { kPlaced, kNoPipeline, kNoRoom };
+  enum class Result : uint8_t { kPlaced, kNoPipeline, kNoRoom, kLacksClass };
   // Chooses a walk for a waiting request and reserves its KV there. Pipelines in `full` are not
   // tried: an older request waits for them. REQUIRES: it has no place.
   Result Place(RequestId id, std::set<PipelineId>& full, Time now);
@@ -80,6 +89,8 @@ class Placements {
   bool IsCurrent() const { return router_ && epoch_ == layout().plan.epoch; }
   void FollowLayout();
   StageRoom RoomOf(const LayoutStage& stage) const;
+  void CloseClassesThatCannotAnswer();
+  bool MayRun(const Route& route, const RouteNeed& need) const;
   RouteNeed NeedOf(const Request& request) const;
   std::vector<Pipeline*> Candidates(const RouteNeed& need, Time now);
   DispatchLoad LoadOf(const Pipeline& pipeline, const RouteNeed& need) const;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "cluster/control/bit_class.h"
 #include "cluster/control/kv_pulls.h"
 #include "cluster/control/outbox.h"
 #include "cluster/control/renewal_timer.h"
@@ -31,6 +32,7 @@ namespace millrace::cluster {
 // What one request has left.
 struct RecoverableKv {
   PipelineId pipeline;
+  BitClass bits;                              // of that pipeline
   std::vector<sched::SequenceKv> kv;          // by sequence, in that pipeline
   std::optional<LayerRange> lacking = {};     // layers that do not have all of the KV
   std::vector<BlockIndex> held = {};          // blocks held by a pipeline that still runs

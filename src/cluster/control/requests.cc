@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -138,6 +139,11 @@ void Requests::Filter(PipelineId pipeline, std::vector<RequestOutput>& outputs, 
     ++kept;
   }
   outputs.resize(kept);
+}
+
+bool Requests::BeginsClass(BitClass bits, const RequestOutput& output) {
+  return !output.tokens.empty() &&
+         std::exchange(all_.at(output.request).bits, bits) != std::optional(bits);
 }
 
 void Requests::PipelineEnded(RequestId id, PipelineEnd end, bool ran,

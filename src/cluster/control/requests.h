@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/control/bit_class.h"
 #include "cluster/control/blame_ledger.h"
 #include "cluster/control/output_estimate.h"
 #include "cluster/control/router.h"
@@ -52,6 +53,8 @@ class Requests {
     int64_t delivered = 0;               // tokens
     bool prefilling = false;             // its pipeline has not produced a token for it
     Time arrived, waits_since;
+    // The class that computed its newest token; unset: it has none.
+    std::optional<BitClass> bits;
     sched::NewRequest spec;                    // as the client sent it
     std::optional<sched::NewRequest> waiting;  // set while it waits: what its pipeline will get
     std::optional<Placement> placement;        // unset: it waits for one
@@ -114,6 +117,10 @@ class Requests {
   // produced for a request.
   void Filter(PipelineId pipeline, std::vector<RequestOutput>& outputs, size_t first,
               std::vector<size_t>& notable);
+
+  // The class has computed the output. True: it is the first with tokens of this class. From then
+  // on the request keeps to the class.
+  bool BeginsClass(BitClass bits, const RequestOutput& output);
 
   // The pipeline that had the request is lost; as of BlameLedger::PipelineEnded.
   void PipelineEnded(RequestId id, PipelineEnd end, bool ran, std::optional<WorkerId> suspect);

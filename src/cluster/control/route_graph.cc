@@ -275,6 +275,32 @@ Status CheckPhases(const Plan& plan) {
   return CheckHandOvers(plan);
 }
 
+std::vector<int> GroupsOf(const Plan& plan) {
+  std::vector<int> group(plan.stages.size());
+  std::iota(group.begin(), group.end(), 0);
+  const auto join = [&](int a, int b) {
+    const int first = group[static_cast<size_t>(a)], second = group[static_cast<size_t>(b)];
+    std::ranges::replace(group, std::max(first, second), std::min(first, second));
+  };
+  const bool kv_goes_anywhere = HandOversOf(plan).empty() && Has(plan, EdgePhase::kPrefill);
+  std::optional<int> apart;  // a stage with prefill or decode edges
+  for (const PlanEdge& edge : plan.edges) {
+    if (edge.from && edge.to) join(*edge.from, *edge.to);
+    const bool is_apart = edge.phase == EdgePhase::kPrefill || edge.phase == EdgePhase::kDecode;
+    if (!edge.to || !is_apart || !kv_goes_anywhere) continue;
+    if (!apart) apart = *edge.to;
+    join(*apart, *edge.to);
+  }
+  for (int a = 0; a < std::ssize(plan.stages); ++a) {
+    for (const NodeIndex node : StageOf(plan, a).nodes) {
+      for (int b = 0; b < a; ++b) {
+        if (std::ranges::count(StageOf(plan, b).nodes, node) > 0) join(a, b);
+      }
+    }
+  }
+  return group;
+}
+
 std::set<std::pair<int, int>> HandOversOf(const Plan& plan) {
   std::set<std::pair<int, int>> pairs;
   for (const PlanEdge& edge : plan.edges) {

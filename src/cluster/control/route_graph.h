@@ -62,6 +62,12 @@ void DeriveEdges(Plan& plan);
 // one role lacks the other, or the KV of a layer has no way from a prefill stage to a decode stage.
 Status CheckPhases(const Plan& plan);
 
+// The stages by group: all workers of a group must be of one bit class, because activations or KV
+// pass between them. Stages are in one group if they share an edge or a node. Stages for prefill
+// and for decode all are, unless hand-over edges say which KV goes where. The value of a stage is
+// the first stage of its group.
+std::vector<int> GroupsOf(const Plan& plan);
+
 // The pairs of stages that the plan's hand-over edges join. Empty: KV may go from any to any.
 std::set<std::pair<int, int>> HandOversOf(const Plan& plan);
 

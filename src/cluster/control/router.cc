@@ -85,7 +85,8 @@ bool Router::IsOpen(const Kind& kind, const RouteGraph::Exit& exit, const Search
   if (!exit.to) return true;
   const auto stage = static_cast<size_t>(*exit.to);
   const StageRoom& room = search.rooms[stage];
-  if (!kind.reachable[stage] || !room.up || !InReach(*exit.to, search.need)) return false;
+  const bool may = !search.need.bits || room.bits == search.need.bits;
+  if (!kind.reachable[stage] || !room.up || !may || !InReach(*exit.to, search.need)) return false;
   return search.mode == Mode::kUp ||
          room.token_layers >= KvOf(kind.role, search.need) * exit.layers ||
          (search.mode == Mode::kQueues && room.queues);

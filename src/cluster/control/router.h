@@ -3,6 +3,8 @@
 // Candidates are the stages from which the last layer can still be reached through stages that are
 // up and have room for the request's KV.
 //
+// The workers of a route are of one bit class (Layout::groups).
+//
 // A walk is one route with what it is for: a prompt, an answer, or both. A request whose prompt is
 // not computed takes a walk for both, or one for its prompt and later one for its answer. Where the
 // walks of one kind are missing, those of another stand in: workers that decode compute prompts,
@@ -19,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/control/bit_class.h"
 #include "cluster/control/edge_scheduler.h"
 #include "cluster/control/layout.h"
 #include "cluster/control/route_graph.h"
@@ -34,7 +37,8 @@ struct Walk {
 // Of a stage, at the moment.
 struct StageRoom {
   bool up = false;
-  int64_t token_layers = 0;  // of KV that may still be reserved
+  int64_t token_layers = 0;      // of KV that may still be reserved
+  std::optional<BitClass> bits;  // of its workers
   // Its workers serve this route alone, so their scheduler may queue what has no room yet.
   bool queues = false;
 };
@@ -45,6 +49,7 @@ struct RouteNeed {
   int64_t prompt_kv = 0;                     // for a walk with its prompt alone
   int64_t all_kv = 0;                        // for every other walk
   int64_t prompt_work = 0, answer_work = 0;  // tokens that count as flow
+  std::optional<BitClass> bits;              // only stages of this class; unset: any
   // The stages that hold the KV of its prompt; null: none.
   const Route* kv_at = nullptr;
 };

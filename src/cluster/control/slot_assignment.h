@@ -1,6 +1,9 @@
 // Which worker takes which slot of a layout. Functions of a layout and the members; pure.
 #pragma once
 
+#include <string>
+
+#include "base/status.h"
 #include "cluster/control/layout.h"
 #include "cluster/control/membership.h"
 
@@ -12,9 +15,20 @@ namespace millrace::cluster {
 // In order of preference: the worker that the plan names, which gets no other slot; the one that
 // stands in for the node already; one that holds these layers, or some of them, in `other`; one
 // that holds them from an earlier session; the one that joined first. `other` may be null.
+//
+// A group of stages (Layout::groups) gets workers of one bit class: that of the workers it has, or
+// of those that the plan names, or of those it had last, or the class that can fill the group.
 void FillSlots(Layout& layout, const Layout* other, const Membership& members);
 
-// Whether some slot has a worker although the one that the plan names for it is usable.
+// Whether some slot has a worker although the one that the plan names for it is usable, and of the
+// same bit class.
 bool NamedWorkerIsReplaced(const Layout& layout, const Membership& members);
+
+// kFailedPrecondition: workers that the plan names for one group are of different bit classes.
+Status CheckBits(const Layout& layout, const Membership& members);
+
+// Why the worker has no slot, if its bit class is the reason, as half a sentence; otherwise empty.
+std::string WhyNoSlot(const Layout& layout, const Membership& members,
+                      const Membership::Worker& worker);
 
 }  // namespace millrace::cluster

@@ -13,8 +13,9 @@ class SlotAssignment : public ::testing::Test {
  protected:
   static constexpr LayerRange kFront{0, 2}, kBack{2, 4};
 
-  void Join(uint64_t worker, std::vector<HeldShard> held = {}) {
+  void Join(uint64_t worker, std::vector<HeldShard> held = {}, std::string numeric_class = "x") {
     millrace::Join join;
+    join.identity.numeric_class = std::move(numeric_class);
     join.name = "w" + std::to_string(worker);
     join.held = std::move(held);
     members_.Add(WorkerId(worker), ConnectionId(worker), std::move(join), {});
@@ -144,6 +145,96 @@ TEST_F(SlotAssignment, ANodeHoldsNoLayerTwice) {
   plan.stages[0].nodes = plan.stages[1].nodes = {0};
   EXPECT_EQ(MakeLayout(std::move(plan), {"w1"}).status().message(),
             "stages 0 and 1 are on one node and a route leads through both; make them one stage");
+}
+
+// Two pipelines: of both halves, and of the whole model.
+Plan ChainAndReplica() {
+  Plan plan{.num_layers = 4};
+  plan.stages = {{.layers = {0, 4}}, {.layers = {0, 2}}, {.layers = {2, 4}}};
+  plan.edges = {{std::nullopt, 0, 1},
+                {0, std::nullopt, 1},
+                {std::nullopt, 1, 1},
+                {1, 2, 1},
+                {2, std::nullopt, 1}};
+  return plan;
+}
+
+TEST_F(SlotAssignment, APipelineHasOneClass) {
+  Layout layout = MakeLayout(ChainAndReplica(), {}).value();
+  EXPECT_EQ(layout.groups, (std::vector<int>{0, 1, 1}));
+  Join(1, {}, "a");
+  Join(2, {}, "b");
+  Join(3, {}, "b");
+  FillSlots(layout, nullptr, members_);
+  EXPECT_EQ(WorkersOf(layout), "123") << "the larger pipeline chooses first";
+  // Nobody of the class is left, so the slot stays empty although a worker is free.
+  layout.stages[2].ranks[0] = {};
+  members_.at(WorkerId(3)).draining = true;
+  Join(4, {}, "a");
+  FillSlots(layout, nullptr, members_);
+  EXPECT_EQ(WorkersOf(layout), "12-");
+  EXPECT_EQ(WhyNoSlot(layout, members_, members_.at(WorkerId(4))), "")
+      << "it is spare as others of its class would be";
+}
+
+TEST_F(SlotAssignment, AStageWaitsForAWorkerOfItsClass) {
+  Layout layout = MakeLayout(EvenPlan("m", 4, 1, 1), {}).value();
+  Join(1, {}, "a");
+  Join(2, {}, "b");
+  FillSlots(layout, nullptr, members_);
+  EXPECT_EQ(WorkersOf(layout), "1");
+  EXPECT_EQ(WhyNoSlot(layout, members_, members_.at(WorkerId(2))),
+            "it is spare, because its bits differ from those of the other workers (numeric class "
+            "'b', theirs is 'a'); give all workers of a pipeline the same --activations and the "
+            "same version");
+  layout.stages[0].ranks[0] = {};
+  members_.Remove(WorkerId(1));
+  FillSlots(layout, nullptr, members_);
+  EXPECT_EQ(WorkersOf(layout), "-") << "the worker may come back";
+  layout.stages[0].last_bits.reset();
+  FillSlots(layout, nullptr, members_);
+  EXPECT_EQ(WorkersOf(layout), "2");
+}
+
+TEST_F(SlotAssignment, APlanMustNotJoinTwoClasses) {
+  Plan plan = EvenPlan("m", 4, 2, 1);
+  plan.stages[0].nodes = {0};
+  plan.stages[1].nodes = {1};
+  Layout layout = MakeLayout(plan, {"w1", "w2"}).value();
+  Join(1, {}, "a");
+  EXPECT_TRUE(CheckBits(layout, members_).ok()) << "the other has not joined";
+  Join(2, {}, "b");
+  EXPECT_EQ(CheckBits(layout, members_).message(),
+            "the plan passes activations or KV between w1 and w2, whose bits differ (numeric "
+            "classes 'a' and 'b'); give both the same --activations and the same version of "
+            "Millrace and of the C library, or plan a pipeline for each");
+  FillSlots(layout, nullptr, members_);
+  EXPECT_EQ(WorkersOf(layout), "1-");
+  EXPECT_EQ(WhyNoSlot(layout, members_, members_.at(WorkerId(2))).substr(0, 53),
+            "it cannot have layers 2-3 as the plan says, because i");
+  EXPECT_FALSE(NamedWorkerIsReplaced(layout, members_));
+}
+
+TEST_F(SlotAssignment, GroupsFollowEdgesNodesAndKv) {
+  using enum StageRole;
+  Plan plan{.num_layers = 4};
+  // Prefill on node 0; decode in two stages; a machine for both; node 3 has a stage of each.
+  plan.stages = {{.nodes = {0}, .layers = {0, 4}, .role = kPrefill},
+                 {.nodes = {1}, .layers = {0, 4}, .role = kDecode},
+                 {.nodes = {2}, .layers = {0, 4}, .role = kBoth},
+                 {.nodes = {3}, .layers = {0, 4}, .role = kDecode}};
+  for (const auto& [stage, phase] : {std::pair(0, EdgePhase::kPrefill),
+                                     {1, EdgePhase::kDecode},
+                                     {2, EdgePhase::kBoth},
+                                     {3, EdgePhase::kDecode}}) {
+    plan.edges.push_back({std::nullopt, stage, 1, phase});
+    plan.edges.push_back({stage, std::nullopt, 1, phase});
+  }
+  EXPECT_EQ(GroupsOf(plan), (std::vector<int>{0, 0, 2, 0})) << "KV may go from any to any";
+  plan.edges.push_back({0, 1, 1, EdgePhase::kHandOver});
+  EXPECT_EQ(GroupsOf(plan), (std::vector<int>{0, 0, 2, 3}));
+  plan.stages[3].nodes = {2};
+  EXPECT_EQ(GroupsOf(plan), (std::vector<int>{0, 0, 2, 2}));
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/check.h"
+
 namespace millrace::cluster {
 namespace {
 
@@ -75,6 +77,7 @@ void Transfers::HandOver(Pipeline& from, const sched::NewRequest& request) {
   prompt.blocks.resize(
       static_cast<size_t>((tokens + options_.block_size - 1) / options_.block_size));
   kv_.Leave(request.id, {.pipeline = from.id,
+                         .bits = from.bits,
                          .kv = std::move(kv),
                          .held = std::move(held),
                          .moves = true,
@@ -94,6 +97,11 @@ Status Transfers::Migrate(RequestId id, Pipeline& from, Pipeline& to, Time now) 
   if (from.role == StageRole::kPrefill) {
     return FailedPrecondition(
         "the prompt is still being computed; the request is handed over with its first token");
+  }
+  if (from.bits != to.bits) {
+    return FailedPrecondition(
+        "its workers compute other bits, and KV stays in one numeric class; choose a worker of the "
+        "class that runs the request");
   }
   if (!memory_.Reserve(to.id, id, requests_.EstimatedBlocks(requests_.at(id)))) {
     return ResourceExhausted("its workers lack KV memory at the moment; retry later");
@@ -136,6 +144,7 @@ bool Transfers::StartFetch(Pipeline& to, const sched::KvPull& pull, bool doubtfu
   const RecoverableKv* left = kv_.Find(pull.id);
   if (left == nullptr || requests_.at(pull.id).pipeline != to.id) return false;
   if (!StillIntact(pull.id, *left)) return false;
+  MR_CHECK(left->bits == to.bits) << "KV of request " << pull.id << " would leave its bit class";
   const sched::SequenceKv& there = left->kv[static_cast<size_t>(pull.index)];
   if (pull.end_token > there.tokens) return false;
   return pulls_.Start(
@@ -239,6 +248,7 @@ void Transfers::ChangeOwner(Pipeline& from, Pipeline& to, RequestId id, Migratio
       Placement{.walk = {to.role, to.route}, .pipeline = to.id, .counts = false};
   if (!paused.pulls_rest) return;
   kv_.Leave(id, {.pipeline = from.id,
+                 .bits = from.bits,
                  .kv = std::move(paused.request->kv),
                  .held = from.scheduler->HeldBlocks(id),
                  .moves = true,

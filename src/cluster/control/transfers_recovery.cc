@@ -41,6 +41,7 @@ void Transfers::LeaveBehind(Pipeline& pipeline, RequestId id, sched::DetachedReq
   const RecoverableKv* earlier = kv_.Find(id);
   if (earlier != nullptr && earlier->pipeline != pipeline.id) Drop(id);
   kv_.Leave(id, {.pipeline = pipeline.id,
+                 .bits = pipeline.bits,
                  .kv = std::move(here.kv),
                  .lacking = here.lacking,
                  .held = std::move(held)});
@@ -80,7 +81,7 @@ bool Transfers::StillIntact(RequestId id, const RecoverableKv& left) const {
 std::vector<int> Transfers::ToFetch(RequestId id, const Pipeline& pipeline) {
   std::vector<int> tokens;
   RecoverableKv* left = kv_.Find(id);
-  if (left == nullptr || !StillIntact(id, *left)) return tokens;
+  if (left == nullptr || left->bits != pipeline.bits || !StillIntact(id, *left)) return tokens;
   const std::vector<PipelineHop> readable = ReadableHops(left->pipeline);
   const bool any = std::ranges::any_of(pipeline.hops, [&](const PipelineHop& hop) {
     return std::ranges::any_of(readable, [&](const PipelineHop& holder) {

@@ -55,7 +55,7 @@ Status TakeRecord(const proto::JournalAccept& from, JournalAccept& out) {
 
 void PutRecord(const JournalTokens& from, proto::JournalRecord& record) {
   const auto& [request, index, position, tokens, cached_prompt_tokens, finish_reason, logprobs,
-               prompt_logprobs] = from;
+               prompt_logprobs, fingerprint] = from;
   proto::JournalTokens& to = *record.mutable_tokens();
   to.Clear();
   to.set_request(request.value());
@@ -66,6 +66,7 @@ void PutRecord(const JournalTokens& from, proto::JournalRecord& record) {
   if (finish_reason) to.set_finish_reason(*finish_reason);
   PutLogprobs(logprobs, *to.mutable_logprobs());
   PutLogprobs(prompt_logprobs, *to.mutable_prompt_logprobs());
+  to.set_fingerprint(fingerprint);
 }
 
 Status TakeRecord(const proto::JournalTokens& from, JournalTokens& out) {
@@ -77,6 +78,7 @@ Status TakeRecord(const proto::JournalTokens& from, JournalTokens& out) {
   if (from.has_finish_reason()) out.finish_reason = from.finish_reason();
   MR_RETURN_IF_ERROR(TakeLogprobs(from.logprobs(), out.logprobs));
   MR_RETURN_WITHIN("prompt", TakeLogprobs(from.prompt_logprobs(), out.prompt_logprobs));
+  out.fingerprint = from.fingerprint();
   return OkStatus();
 }
 

@@ -49,6 +49,7 @@ struct JournalTokens {
   std::optional<std::string> finish_reason;  // set with the last tokens, in the same record
   JournalLogprobs logprobs;                  // one for each token, or none
   JournalLogprobs prompt_logprobs;           // of the request; only with its first tokens
+  std::string fingerprint;                   // as of RequestOutput
   friend bool operator==(const JournalTokens&, const JournalTokens&) = default;
 };
 // The end of a continuation that comes without a token.
@@ -78,7 +79,8 @@ struct JournalContinuation {
 struct JournalRun {
   int index = 0;
   uint32_t tokens = 0;
-  uint64_t order = 0;  // among the runs of the stream
+  uint64_t order = 0;       // among the runs of the stream
+  std::string fingerprint;  // of its tokens, if that is not the one of the run before
   friend bool operator==(const JournalRun&, const JournalRun&) = default;
 };
 

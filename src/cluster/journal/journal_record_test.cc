@@ -72,7 +72,8 @@ TEST(Journal, EveryFieldRoundTrips) {
                       16,
                       {},
                       {{{{3, -1.5f, 2}, {{1, -0.5f, 1}, {7, -2, 9}}}, {{2, -0.25f, 1}, {}}}},
-                      {{{{8, -3, 4}, {}}}}}}) {
+                      {{{{8, -3, 4}, {}}}},
+                      "fp_1"}}) {
     EXPECT_EQ(std::get<JournalTokens>(*DecodeJournalRecord(EncodeJournalRecord(tokens))), tokens);
   }
   JournalAccept joining = accept;

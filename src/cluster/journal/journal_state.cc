@@ -104,6 +104,7 @@ Status JournalState::ApplyOne(const JournalTokens& record) {
   MR_RETURN_IF_ERROR(CheckLogprobs(record.logprobs));
   MR_RETURN_IF_ERROR(CheckLogprobs(record.prompt_logprobs));
   if (record.finish_reason) MR_RETURN_IF_ERROR(CheckText("the reason", *record.finish_reason));
+  MR_RETURN_IF_ERROR(CheckText("the fingerprint", record.fingerprint));
   if (record.position != continuation->tokens.size()) {
     return DataLoss(fmt::format("tokens at position {} of request {}, which has {} tokens",
                                 record.position, record.request.value(),
@@ -130,8 +131,9 @@ void JournalState::CountRun(const JournalTokens& record) {
   JournalRequest& request = requests_.at(record.request);
   JournalRequest& stream = requests_.at(StreamOf(record.request));
   if (request.runs.empty() || request.runs.back().index != record.index ||
-      stream.last_delivered != record.request) {
-    request.runs.push_back({.index = record.index, .order = stream.stream_runs++});
+      stream.last_delivered != record.request || !record.fingerprint.empty()) {
+    request.runs.push_back(
+        {.index = record.index, .order = stream.stream_runs++, .fingerprint = record.fingerprint});
     stream.last_delivered = record.request;
   }
   request.runs.back().tokens += static_cast<uint32_t>(record.tokens.size());
@@ -209,6 +211,7 @@ void SnapshotRun(const PlacedRun& placed, std::vector<JournalRecord>& records) {
     }
     const bool first = placed.run == &request.runs.front() && begin == placed.position;
     if (first) tokens.prompt_logprobs = request.prompt_logprobs;
+    if (begin == placed.position) tokens.fingerprint = placed.run->fingerprint;
     records.emplace_back(std::move(tokens));
     begin = next;
   }

@@ -120,12 +120,13 @@ Result<RequestId> ControllerHost::Submit(GenerationRequest request, OutputSink s
   return id;
 }
 
-Status ControllerHost::Resume(sched::NewRequest request, OutputSink sink) {
+Status ControllerHost::Resume(sched::NewRequest request, std::string_view computed_by,
+                              OutputSink sink) {
   const Change change(*this);
   if (draining_) return Unavailable("the server is shutting down");
   const RequestId id = request.id;
   next_request_ = std::max(next_request_, id.value() + 1);
-  MR_RETURN_IF_ERROR(controller_->Submit(std::move(request), clock_.Now()));
+  MR_RETURN_IF_ERROR(controller_->Submit(std::move(request), clock_.Now(), computed_by));
   sinks_.emplace(id, std::move(sink));
   return OkStatus();
 }
@@ -157,11 +158,6 @@ std::vector<sched::RequestInfo> ControllerHost::InspectAll() const {
 std::optional<std::string> ControllerHost::NotReady() const {
   MutexLock lock(mutex_);
   return controller_->Missing();
-}
-
-std::string ControllerHost::BitsFingerprint() const {
-  MutexLock lock(mutex_);
-  return controller_->BitsFingerprint();
 }
 
 std::optional<Duration> ControllerHost::PredictedTtft(int prompt_tokens) const {

@@ -66,12 +66,11 @@ class ControllerHost : public Generator {
   std::optional<sched::RequestInfo> Inspect(RequestId request) const override;
   std::vector<sched::RequestInfo> InspectAll() const override;
   std::optional<std::string> NotReady() const override;
-  std::string BitsFingerprint() const override;
   std::optional<Duration> PredictedTtft(int prompt_tokens) const override;
   bool Drain(Duration limit) override;
 
-  // Submits a recovered request, from the journal.
-  Status Resume(sched::NewRequest request, OutputSink sink);
+  // Submits a recovered request, from the journal. `computed_by`: as of ControllerCore::Submit.
+  Status Resume(sched::NewRequest request, std::string_view computed_by, OutputSink sink);
 
   // Calls of operators; any thread.
   ClusterStatus Describe() const;

@@ -42,6 +42,7 @@ void TakeDelivered(RequestId id, const JournalRequest& request, RecoveredRequest
     RequestOutput& output = delivered.emplace_back();
     output.request = id;
     output.index = run.index;
+    output.fingerprint = run.fingerprint;
     for (uint32_t i = 0; i < run.tokens; ++i) {
       if (const auto& logprobs = continuation.logprobs.positions; !logprobs.empty()) {
         output.logprobs.push_back(logprobs[position]);
@@ -66,8 +67,9 @@ void TakeDelivered(RequestId id, const JournalRequest& request, RecoveredRequest
   }
 }
 
-sched::NewRequest ToResume(const RecoveredRequest& earlier, const JournalRequest& request) {
-  sched::NewRequest resumable;
+RequestJournal::Resumable ToResume(const RecoveredRequest& earlier, const JournalRequest& request) {
+  RequestJournal::Resumable result;
+  sched::NewRequest& resumable = result.request;
   resumable.id = earlier.id;
   resumable.prompt = std::make_shared<const std::vector<TokenId>>(earlier.prompt);
   resumable.params = std::make_shared<const SamplingParams>(earlier.params);
@@ -75,14 +77,17 @@ sched::NewRequest ToResume(const RecoveredRequest& earlier, const JournalRequest
   resumable.priority = earlier.priority;
   resumable.cache_salt = earlier.cache_salt;
   resumable.times = RequestTimes{.arrived = earlier.arrived};
-  if (earlier.delivered.empty()) return resumable;
+  if (earlier.delivered.empty()) return result;
+  for (const JournalRun& run : request.runs) {
+    if (!run.fingerprint.empty()) result.computed_by = run.fingerprint;
+  }
   for (const JournalContinuation& continuation : request.continuations) {
     resumable.resumed.push_back({continuation.tokens, continuation.finish_reason.has_value()});
   }
   // The journal records that the request had begun, but not when.
   resumable.times->first_scheduled = resumable.times->first_token = earlier.arrived;
   resumable.cached_prompt_tokens = request.cached_prompt_tokens;
-  return resumable;
+  return result;
 }
 
 class ControllerRecovery : public RecoveredRequests {
@@ -96,7 +101,8 @@ class ControllerRecovery : public RecoveredRequests {
     if (!resumable) {
       return NotFound("this request cannot be resumed: it is unknown or has finished");
     }
-    Status resumed = host_.Resume(std::move(*resumable), std::move(sink));
+    Status resumed =
+        host_.Resume(std::move(resumable->request), resumable->computed_by, std::move(sink));
     if (!resumed.ok()) journal_.End(request);
     return resumed;
   }
@@ -163,7 +169,7 @@ std::vector<RecoveredRequest> RequestJournal::TakeRecovered() {
   return std::exchange(earlier_, {});
 }
 
-std::optional<sched::NewRequest> RequestJournal::TakeResumable(RequestId request) {
+std::optional<RequestJournal::Resumable> RequestJournal::TakeResumable(RequestId request) {
   MutexLock lock(mutex_);
   auto found = resumable_.extract(request);
   if (found.empty()) return std::nullopt;
@@ -241,7 +247,8 @@ std::optional<JournalRecord> RequestJournal::RecordOf(const RequestOutput& outpu
   }
   uint32_t& position = live.positions[static_cast<size_t>(output.index)];
   JournalTokens tokens{
-      output.request, output.index, position, {}, output.cached_prompt_tokens, {}, {}, {}};
+      output.request,    output.index, position, {}, output.cached_prompt_tokens, {}, {}, {},
+      output.fingerprint};
   tokens.tokens.assign(output.tokens.begin(), output.tokens.end());
   if (output.finish) tokens.finish_reason = FinishReasonName(*output.finish);
   if (live.logprobs) {

@@ -35,8 +35,13 @@ class RequestJournal {
   // Recovered requests of the previous run, by id; a second call returns none. Unfinished requests
   // stay in the journal until they finish or End is called.
   std::vector<RecoveredRequest> TakeRecovered();
-  // What a scheduler needs to continue one of them; nullopt: it is unknown or has finished.
-  std::optional<sched::NewRequest> TakeResumable(RequestId request);
+  // What a controller needs to continue one of them.
+  struct Resumable {
+    sched::NewRequest request;
+    std::string computed_by;  // as of ControllerCore::Submit
+  };
+  // nullopt: it is unknown or has finished.
+  std::optional<Resumable> TakeResumable(RequestId request);
   // Records that the request ends here.
   void End(RequestId request);
 
@@ -65,7 +70,7 @@ class RequestJournal {
   Mutex mutex_;
   std::map<RequestId, Live> live_ MR_GUARDED_BY(mutex_);
   std::vector<RecoveredRequest> earlier_ MR_GUARDED_BY(mutex_);
-  std::map<RequestId, sched::NewRequest> resumable_ MR_GUARDED_BY(mutex_);
+  std::map<RequestId, Resumable> resumable_ MR_GUARDED_BY(mutex_);
   // Requests whose end could not be recorded because a write failed, with their number of
   // continuations. Only requests that the journal holds are listed, so there are at most as many as
   // were running when writes began to fail.

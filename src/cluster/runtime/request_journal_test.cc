@@ -301,6 +301,37 @@ TEST_F(RecoveryTest, LogprobsAndTheOrderWithinAStreamAreRecovered) {
   EXPECT_TRUE(earlier[2].delivered[0].logprobs.empty()) << "no front end needs them";
 }
 
+// A request belongs to the workers that computed its newest token.
+TEST_F(RecoveryTest, TheFingerprintsOfTokensAreRecovered) {
+  const TempFolder folder;
+  const JournalOptions options{.folder = folder.path(), .retain_finished = kNever};
+  auto journal = RequestJournal::Open(options, clock_);
+  ASSERT_TRUE(journal.ok());
+  const ControllerJournal hooks = (*journal)->Hooks();
+  for (const uint64_t id : {1, 2}) ASSERT_TRUE(Accept(hooks, id).ok());
+  const auto from = [](RequestOutput output, const char* fingerprint) {
+    output.fingerprint = fingerprint;
+    return output;
+  };
+  ASSERT_TRUE(hooks
+                  .delivered({from(OutputOf(1, {5}), "fp_a"), OutputOf(1, {6}),
+                              from(OutputOf(1, {7}), "fp_b"), OutputOf(1, {8})})
+                  .ok());
+  for (int run = 0; run < 2; ++run) {  // also from the snapshot of the run before
+    journal->reset();
+    journal = RequestJournal::Open(options, clock_);
+    ASSERT_TRUE(journal.ok());
+    const auto earlier = (*journal)->TakeRecovered();
+    ASSERT_EQ(earlier.size(), 2u);
+    ASSERT_EQ(earlier[0].delivered.size(), 2u);
+    EXPECT_EQ(earlier[0].delivered[0].tokens.size(), 2u);
+    EXPECT_EQ(earlier[0].delivered[0].fingerprint, "fp_a");
+    EXPECT_EQ(earlier[0].delivered[1].fingerprint, "fp_b");
+    EXPECT_EQ((*journal)->TakeResumable(RequestId(1))->computed_by, "fp_b");
+    EXPECT_EQ((*journal)->TakeResumable(RequestId(2))->computed_by, "");
+  }
+}
+
 TEST_F(RecoveryTest, OneDeliveryIsOneWrite) {
   const TempFolder folder;
   auto journal = RequestJournal::Open({.folder = folder.path(), .retain_finished = kNever}, clock_);

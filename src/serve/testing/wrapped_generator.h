@@ -22,7 +22,6 @@ class WrappedGenerator : public cluster::Generator {
     return inner->Inspect(request);
   }
   std::vector<sched::RequestInfo> InspectAll() const override { return inner->InspectAll(); }
-  std::string BitsFingerprint() const override { return inner->BitsFingerprint(); }
   bool Drain(Duration limit) override { return inner->Drain(limit); }
 
   cluster::Generator* inner = nullptr;

@@ -3,8 +3,17 @@
 #include <fmt/format.h>
 
 namespace millrace::sim::fault {
+namespace {
 
-Clients::Clients(const Scenario& scenario, World& world) : world_(world) {
+// Whether the request may have failed because no worker of its class came back.
+bool LacksClass(const Scenario& scenario, bool has_class, const Status& error) {
+  return scenario.classes > 1 && !scenario.cross_class_replay && has_class &&
+         error.message().find("--cross-class-replay") != std::string::npos;
+}
+
+}  // namespace
+
+Clients::Clients(const Scenario& scenario, World& world) : scenario_(scenario), world_(world) {
   for (const TestRequest& q : scenario.test_requests) {
     Request& r = requests_.emplace_back();
     r.prompt = std::make_shared<const std::vector<TokenId>>(q.prompt);
@@ -38,6 +47,36 @@ sched::NewRequest Clients::RequestOf(size_t test_request) const {
   return request;
 }
 
+std::string Clients::ComputedBy(size_t test_request) const {
+  const std::optional<int> bit_class = requests_[test_request].bit_class;
+  return bit_class ? scenario_.FingerprintOf(*bit_class) : "";
+}
+
+// From here on the tokens are those of the class, computed from the prompt and the tokens so far.
+void Clients::ContinuesIn(Request& request, const std::string& fingerprint) {
+  int bit_class = 0;
+  while (bit_class < scenario_.classes && scenario_.FingerprintOf(bit_class) != fingerprint) {
+    ++bit_class;
+  }
+  const bool changes = request.bit_class && request.bit_class != bit_class;
+  if (bit_class == scenario_.classes || (changes && !scenario_.cross_class_replay)) {
+    return world_.Broken(Invariant::kOneClass,
+                         fmt::format("tokens of class {} after tokens of class {}", bit_class,
+                                     request.bit_class.value_or(bit_class)));
+  }
+  request.bit_class = bit_class;
+  for (size_t i = 0; i < request.sequences.size(); ++i) {
+    Sequence& s = request.sequences[i];
+    if (s.finish) continue;
+    const std::vector<TokenId> begun(s.expected.begin(),
+                                     s.expected.begin() + static_cast<std::ptrdiff_t>(s.delivered));
+    s.expected =
+        stage::HashReference(scenario_.ModelOf(bit_class), *request.prompt, *request.params,
+                             SequenceSeed(request.seed, static_cast<int>(i)),
+                             *request.params->max_tokens, scenario_.eos_token_ids, begun);
+  }
+}
+
 void Clients::Refused(size_t test_request, const Status& status) {
   world_.Broken(Invariant::kNoNeedlessError,
                 fmt::format("request {} was refused: {}", test_request + 1, status.ToString()));
@@ -53,6 +92,11 @@ void Clients::Take(const RequestOutput& output, Time now, uint64_t pipelines_los
   Sequence& s = r.sequences[static_cast<size_t>(output.index)];
   if (s.finish) {
     return world_.Broken(Invariant::kEndsOnce, fmt::format("request {}.{}: output after its end",
+                                                           test_request + 1, output.index));
+  }
+  if (!output.fingerprint.empty()) ContinuesIn(r, output.fingerprint);
+  if (!output.tokens.empty() && !r.bit_class) {
+    return world_.Broken(Invariant::kOneClass, fmt::format("request {}.{}: tokens of no class",
                                                            test_request + 1, output.index));
   }
   for (TokenId token : output.tokens) {
@@ -92,6 +136,7 @@ void Clients::CheckEnd(const Request& request, const Sequence& sequence,
     case FinishReason::kError:
       ++errors_;
       if (pipelines_lost >= 2) return;
+      if (LacksClass(scenario_, request.bit_class.has_value(), output.error)) return;
       return world_.Broken(
           Invariant::kNoNeedlessError,
           fmt::format("request {} failed after {} lost pipelines: {}", output.request.value(),

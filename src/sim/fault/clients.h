@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "cluster/control/controller_core.h"
@@ -20,6 +21,8 @@ class Clients {
   static RequestId IdOf(size_t test_request) { return RequestId(test_request + 1); }
   // The request for a new controller: includes the output that was already delivered.
   sched::NewRequest RequestOf(size_t test_request) const;
+  // The fingerprint of its newest token; empty: it has none.
+  std::string ComputedBy(size_t test_request) const;
   void Accepted(size_t test_request) { requests_[test_request].accepted = true; }
   void Refused(size_t test_request, const Status& status);
   void Aborted(size_t test_request) { requests_[test_request].aborted = true; }
@@ -47,12 +50,15 @@ class Clients {
     uint64_t seed = 0;
     std::vector<Sequence> sequences;
     int open = 0;
+    std::optional<int> bit_class;  // of its newest token
     bool accepted = false, aborted = false;
   };
 
+  void ContinuesIn(Request& request, const std::string& fingerprint);
   void CheckEnd(const Request& request, const Sequence& sequence, const RequestOutput& output,
                 uint64_t pipelines_lost);
 
+  const Scenario& scenario_;
   World& world_;
   std::vector<Request> requests_;
   size_t open_ = 0;

@@ -10,6 +10,8 @@ namespace millrace::sim::fault {
 namespace {
 
 constexpr Duration kTick = Duration::Millis(250);
+// Requests whose class does not come back fail before they count as starved.
+constexpr Duration kWaitingLimitOfClasses = Duration::Seconds(10);
 
 size_t BytesOf(const ToWorker& message) {
   const auto* step = std::get_if<PipelineStep>(&message);
@@ -50,6 +52,9 @@ cluster::ControllerOptions ControllerProcess::Options() const {
   o.plan = scenario_.plan;
   o.heartbeat_every = kTick;
   o.first_batch_limit = Duration::Seconds(5);
+  o.identity.model_fingerprint = Scenario::kModelFingerprint;
+  o.cross_class_replay = scenario_.cross_class_replay;
+  if (scenario_.classes > 1) o.waiting_limit = kWaitingLimitOfClasses;
   o.hold_limit = scenario_.hold_limit;
   o.secret = scenario_.seed;
   return o;
@@ -62,7 +67,8 @@ void ControllerProcess::Start() {
   controller_ = std::move(*created);
   for (size_t q = 0; q < clients_.size(); ++q) {
     if (!clients_.accepted(q) || clients_.ended(q)) continue;
-    const Status submitted = controller_->Submit(clients_.RequestOf(q), world_.now());
+    const Status submitted =
+        controller_->Submit(clients_.RequestOf(q), world_.now(), clients_.ComputedBy(q));
     if (!submitted.ok()) clients_.Refused(q, submitted);
   }
   Settle();

@@ -20,6 +20,7 @@ std::string_view InvariantName(Invariant invariant) {
       "nothing left",
       "shards are planned",
       "plans run",
+      "one class",
       "no fault, no loss",
   };
   return kNames[static_cast<size_t>(invariant)];

@@ -25,9 +25,10 @@ enum class Invariant : uint8_t {
   kNothingLeft,       // when idle: no block in use or pinned, no export, no pull, no lost pipeline
   kShardsArePlanned,  // when quiet: workers hold what the layout says, every layer is served
   kPlansRun,          // no worker refuses a plan, and every plan runs
+  kOneClass,          // no activations and no KV cross bit classes, and tokens only if allowed
   kNoFaultNoLoss,     // without a fault nothing is lost, replayed or refused
 };
-inline constexpr int kInvariants = 17;
+inline constexpr int kInvariants = 18;
 std::string_view InvariantName(Invariant invariant);
 
 // The defects that tests plant, to see that they are detected.
@@ -51,8 +52,9 @@ enum class Defect : uint8_t {
   kDropSession,       // a session is dropped without a cause
   kWrongActivations,  // resent activations differ from those first sent
   kSilentLoad,        // a worker that cannot load weights does not report it
+  kFalseClass,        // workers of another class say that they are of the first
 };
-inline constexpr int kDefects = 19;
+inline constexpr int kDefects = 20;
 
 // The first violation.
 struct Violation {

@@ -178,7 +178,8 @@ void Lab::StartWorker(int place, const std::string& name) {
   const Incarnation incarnation(next_incarnation_++);
   place_of_[incarnation] = place;
   WorkerOptions o;
-  o.model = scenario_.model;
+  o.bit_class = scenario_.ClassOf(name);
+  o.model = scenario_.ModelOf(o.bit_class);
   o.name = name;
   o.place = place;
   o.incarnation = incarnation;
@@ -188,6 +189,9 @@ void Lab::StartWorker(int place, const std::string& name) {
   o.core.join.address.incarnation = incarnation;
   o.core.join.address.control = std::to_string(place);
   o.core.join.memory_bytes = 1 << 30;
+  o.core.join.identity.model_fingerprint = Scenario::kModelFingerprint;
+  o.core.join.identity.numeric_class =
+      Scenario::NumericClass(options_.defect == Defect::kFalseClass ? 0 : o.bit_class);
   process.worker = std::make_unique<Worker>(std::move(o), static_cast<World&>(*this));
   Narrate("worker {} starts at place {}", name, place);
   process.worker->Start();

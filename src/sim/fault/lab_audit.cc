@@ -137,8 +137,11 @@ void Lab::AuditEnd() {
   // current plan if a worker cannot load its layers.
   const bool drains = std::ranges::any_of(status.workers, &cluster::WorkerStatus::draining);
   const bool unusable =
-      std::ranges::any_of(status.workers, [](const auto& w) { return !w.note.empty(); });
-  const auto lacking = status.missing ? status.missing : status.degraded;
+      std::ranges::any_of(status.workers, [](const auto& w) { return !w.usable; });
+  // With two classes an automatic layout may be larger than either can fill, and a class cannot
+  // take over a pipeline without memory for it. Requests are served nevertheless.
+  const bool may_lack = scenario_.classes > 1 && (!scenario_.plan || scenario_.tight_memory);
+  const auto lacking = status.missing || may_lack ? status.missing : status.degraded;
   if ((lacking && !unusable) || (status.changing && !drains)) {
     Broken(Invariant::kShardsArePlanned,
            fmt::format("missing: {}; changing: {}", lacking.value_or("nothing"), status.changing));

@@ -77,6 +77,16 @@ TEST_F(FaultLab, EachKindOfFaultAlone) {
   }
 }
 
+TEST_F(FaultLab, NothingCrossesBitClasses) {
+  const CampaignResult result =
+      Campaign({.first_seed = 1, .count = 300, .scenario = {.two_classes = true}});
+  EXPECT_FALSE(result.broken_seed) << Describe(result);
+  EXPECT_GT(result.totals.controller.replays, 0u);
+  EXPECT_GT(result.totals.controller.fetched, 0u);
+  EXPECT_GT(result.totals.controller.moves, 0u);
+  EXPECT_GT(result.totals.errors, 0u) << "some requests lack their class and may not change it";
+}
+
 // Schedules in which the production code once failed.
 TEST_F(FaultLab, StaysFixed) {
   struct Case {
@@ -106,7 +116,9 @@ TEST_F(FaultLab, DetectsPlantedDefects) {
   constexpr int64_t kSeeds = 400;
   const std::vector<Planted> all = {
       {Defect::kLateSteps, {Invariant::kStaleIsCounted, Invariant::kTokensInOrder}, {}},
-      {Defect::kLoseOutput, {Invariant::kTokensInOrder, Invariant::kAnswerIsWhole}, {}},
+      {Defect::kLoseOutput,
+       {Invariant::kTokensInOrder, Invariant::kAnswerIsWhole, Invariant::kOneClass},
+       {}},
       {Defect::kDeliveredTwice, {Invariant::kEndsOnce}, {}},
       {Defect::kEarlyEnd, {Invariant::kAnswerIsWhole}, {}},
       {Defect::kFailRequest, {Invariant::kNoNeedlessError}, {}},
@@ -129,6 +141,9 @@ TEST_F(FaultLab, DetectsPlantedDefects) {
       {Defect::kSilentLoad,
        {Invariant::kShardsArePlanned},
        {.faults = 1, .only = FaultKind::kPlan}},
+      {Defect::kFalseClass,
+       {Invariant::kOneClass, Invariant::kTokensInOrder},
+       {.two_classes = true}},
   };
   EXPECT_EQ(all.size() + 1, static_cast<size_t>(kDefects));
   for (const Planted& planted : all) {

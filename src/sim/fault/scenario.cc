@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/rng.h"
+#include "cluster/control/bit_class.h"
 
 namespace millrace::sim::fault {
 namespace {
@@ -193,6 +194,44 @@ Plan MakePhasedPlan(uint64_t seed, const Scenario& s) {
   return plan;
 }
 
+// Two pipelines, each for the workers of one class. With four workers one of them may hand KV over
+// from prefill to decode.
+Plan MakePlanOfClasses(uint64_t seed, const Scenario& s) {
+  Rng rng(seed);
+  Plan plan;
+  plan.model = "hash";
+  plan.num_layers = s.model.num_layers;
+  const int fewer = s.workers / 2, more = s.workers - fewer;
+  if (fewer < 2 || rng.Between(0, 1) == 0) {
+    for (const int most : {more, fewer}) {
+      const auto stages = static_cast<int>(rng.Between(1, std::min(most, plan.num_layers)));
+      AddChain(plan, Cuts(rng, plan.num_layers, stages), 1, StageRole::kBoth);
+    }
+    return plan;
+  }
+  using enum EdgePhase;
+  for (const auto& [role, phase] :
+       {std::pair(StageRole::kPrefill, kPrefill), std::pair(StageRole::kDecode, kDecode),
+        std::pair(StageRole::kBoth, kBoth)}) {
+    const auto stage = static_cast<int>(plan.stages.size());
+    plan.stages.push_back({.layers = {0, plan.num_layers}, .role = role});
+    plan.edges.push_back({std::nullopt, stage, 100, phase});
+    plan.edges.push_back({stage, std::nullopt, 100, phase});
+  }
+  plan.edges.push_back({0, 1, 100, kHandOver});
+  return plan;
+}
+
+// Workers of two classes, in the automatic layout or in a plan for them.
+void PickClasses(uint64_t seed, Scenario& s) {
+  s.classes = 2;
+  s.cross_class_replay = Mix64(seed ^ 1) % 2 == 1;
+  s.plan.reset();
+  if (s.shape.tensor_parallel == 1 && Mix64(seed ^ 2) % 2 == 1) {
+    s.plan = MakePlanOfClasses(Mix64(seed ^ 3), s);
+  }
+}
+
 // Several pipelines for the automatic layout, if there are enough workers.
 void PickPipelines(uint64_t seed, Scenario& s) {
   Rng rng(seed);
@@ -254,6 +293,16 @@ void PickShape(Rng& rng, const ScenarioOptions& options, Scenario& s) {
 
 std::string_view FaultName(FaultKind kind) { return kKinds[static_cast<size_t>(kind)].name; }
 
+stage::HashModel Scenario::ModelOf(int bit_class) const {
+  stage::HashModel of_class = model;
+  if (bit_class > 0) of_class.seed = HashCounter(model.seed, static_cast<uint64_t>(bit_class));
+  return of_class;
+}
+
+std::string Scenario::FingerprintOf(int bit_class) const {
+  return cluster::BitsFingerprint(kModelFingerprint, NumericClass(bit_class), "");
+}
+
 Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   Rng rng(Mix64(seed ^ 0x6c6162));
   Scenario s;
@@ -274,12 +323,20 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   if (!s.plan && s.workers >= 2 && Mix64(seed ^ 0x726f6c657300) % 2 == 1) {
     PickPipelines(Mix64(seed ^ 1), s);
   }
+  const bool two = options.two_classes.value_or(Mix64(seed ^ 0x636c6173736573) % 6 == 1);
+  // The workers of the larger class suffice for a stage.
+  const bool suffice = s.workers >= 2 && (s.workers + 1) / 2 >= s.shape.tensor_parallel;
+  if (two && suffice) PickClasses(Mix64(seed ^ 4), s);
   s.quiet_at = kTestRequestsUntil;
   for (const Fault& f : s.faults) {
     if (f.kind == FaultKind::kPlan) {
       s.later_plans.push_back(MakePlan(rng, s));
       const uint64_t own = Mix64(seed ^ s.later_plans.size());
-      if (phased && own % 3 == 1) s.later_plans.back() = MakePhasedPlan(own, s);
+      if (s.classes > 1) {
+        s.later_plans.back() = MakePlanOfClasses(own, s);
+      } else if (phased && own % 3 == 1) {
+        s.later_plans.back() = MakePhasedPlan(own, s);
+      }
     }
     s.quiet_at = std::max(s.quiet_at, f.at + f.lasts + f.extra);
   }

@@ -61,6 +61,7 @@ struct ScenarioOptions {
   std::optional<int> faults;      // exactly this many
   std::optional<FaultKind> only;  // only of this kind
   std::optional<int> workers, requests;
+  std::optional<bool> two_classes;  // workers of two bit classes
 };
 
 struct Scenario {
@@ -75,11 +76,18 @@ struct Scenario {
   Duration hold_limit;            // limit for KV that is held for a move
   sched::SchedulerOptions scheduler;
   std::vector<TokenId> eos_token_ids;
+  int classes = 1;  // bit classes of the workers; models of other classes have other tokens
+  bool cross_class_replay = false;
   std::vector<TestRequest> test_requests;
   std::vector<Fault> faults;
   Time quiet_at;  // all faults have ended by then
 
   int places() const { return workers + 3; }  // the controller, two spare
+  int ClassOf(const std::string& worker) const { return std::stoi(worker.substr(1)) % classes; }
+  static std::string NumericClass(int bit_class) { return "class " + std::to_string(bit_class); }
+  stage::HashModel ModelOf(int bit_class) const;
+  std::string FingerprintOf(int bit_class) const;  // in a cluster of kModelFingerprint
+  static constexpr char kModelFingerprint[] = "hash";
 };
 
 Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options);

@@ -1,5 +1,7 @@
 #include "sim/fault/worker.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -167,6 +169,12 @@ void Worker::Do(cluster::SendUp& action) {
 
 void Worker::SendTo(const WorkerAddress& to, Channel channel, Payload payload, size_t bytes) {
   const PeerKey key{to.incarnation, channel};
+  if (const Worker* peer = world_.Find(to.incarnation);
+      peer != nullptr && peer->bit_class() != bit_class()) {
+    world_.Broken(Invariant::kOneClass,
+                  fmt::format("worker {} has a message for {}, which is of another class", name(),
+                              peer->name()));
+  }
   auto found = peers_.find(key);
   if (found == peers_.end()) {
     const NetworkConnectionId id =

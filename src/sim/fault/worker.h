@@ -20,7 +20,8 @@
 namespace millrace::sim::fault {
 
 struct WorkerOptions {
-  stage::HashModel model;
+  int bit_class = 0;
+  stage::HashModel model;  // of the class
   std::string name;
   int place = 0;  // in the network
   Incarnation incarnation;
@@ -54,6 +55,7 @@ class Worker {
   Incarnation incarnation() const { return options_.incarnation; }
   int place() const { return options_.place; }
   const std::string& name() const { return options_.name; }
+  int bit_class() const { return options_.bit_class; }
   const cluster::WorkerCore& core() const { return core_; }
   const WorkerAudit& audit() const { return audit_; }
   bool in_session() const { return session_.has_value(); }

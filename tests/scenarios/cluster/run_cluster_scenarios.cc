@@ -99,6 +99,8 @@ class ClusterScenario : public Scenario {
     shape.decode = c.Int("decode", shape.decode);
     shape.replicas = c.Int("replicas", shape.replicas);
     options_.elastic = c.Int("elastic", options_.elastic ? 1 : 0) == 1;
+    options_.cross_class_replay =
+        c.Int("cross_class_replay", options_.cross_class_replay ? 1 : 0) == 1;
     options_.deaths_max = c.Int("deaths_max", options_.deaths_max);
     options_.waiting_max = c.Int("waiting_max", options_.waiting_max);
     options_.scheduler.num_blocks = c.Int("blocks", options_.scheduler.num_blocks);

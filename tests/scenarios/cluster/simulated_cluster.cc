@@ -12,6 +12,7 @@ namespace {
 
 constexpr Duration kLongest = Duration::Seconds(60);  // of RunToEnd and RunUntil
 constexpr int kPromptStride = 1000;                   // no two prompts share a token
+constexpr char kModelFingerprint[] = "model";         // of workers with a numeric class
 
 }  // namespace
 
@@ -64,7 +65,11 @@ void SimulatedCluster::StartSession(Worker& worker) {
   worker.beats = 0;
   millrace::Join join;
   join.name = worker.facts.announced.empty() ? worker.name : worker.facts.announced;
-  join.identity.numeric_class = worker.facts.numeric_class;
+  if (const std::string& numeric_class = worker.facts.numeric_class; !numeric_class.empty()) {
+    join.identity.numeric_class = numeric_class;
+    join.identity.model_fingerprint = kModelFingerprint;
+    classes_[BitsFingerprint(kModelFingerprint, numeric_class, "")] = numeric_class;
+  }
   join.address.incarnation = Incarnation(worker.incarnation);
   join.held = worker.kept;
   controller_->Receive(worker.connection, std::move(join), now_);
@@ -166,7 +171,7 @@ void SimulatedCluster::SubmitToController(Client& client, sched::NewRequest requ
   request.prompt = client.prompt;
   request.params = client.params;
   request.seed = request.id.value();
-  const Status submitted = controller_->Submit(std::move(request), now_);
+  const Status submitted = controller_->Submit(std::move(request), now_, client.fingerprint);
   SayIfRefused(submitted);
   if (!submitted.ok()) client.ended = client.delivered.size();
 }
@@ -300,6 +305,10 @@ void SimulatedCluster::SayOutput(const RequestOutput& output) {
   std::string line = client.name;
   if (client.params->n > 1) line += fmt::format(".{}", output.index);
   if (!output.tokens.empty()) line += " gets";
+  if (!output.fingerprint.empty()) {
+    client.fingerprint = output.fingerprint;
+    line += fmt::format(" from class {}", classes_.at(output.fingerprint));
+  }
   for (TokenId token : output.tokens) {
     const auto expected = static_cast<TokenId>(client.prompt->size() + delivered.output.size());
     line += fmt::format(" {}", token);

@@ -108,7 +108,8 @@ class SimulatedCluster {
     std::shared_ptr<const SamplingParams> params;
     Time arrived;
     std::vector<sched::ResumedSequence> delivered;
-    size_t ended = 0;  // sequences
+    std::string fingerprint;  // of its newest token
+    size_t ended = 0;         // sequences
     bool over() const { return ended == delivered.size(); }
   };
 
@@ -161,6 +162,7 @@ class SimulatedCluster {
   Time now_;
   std::multimap<Time, std::function<void()>> events_;
   Time next_beat_;
+  std::map<std::string, std::string> classes_;  // numeric classes by fingerprint
   std::map<std::string, Worker> workers_;
   std::map<PipelineId, std::vector<PipelineHop>> hops_;
   std::map<RequestId, Client> clients_;

@@ -35,6 +35,7 @@ class JournalWorkload {
         }
         tokens.prompt_logprobs = tokens.logprobs;
       }
+      if (tokens.position % 3 == 0) tokens.fingerprint = tokens.position % 2 ? "fp_1" : "fp_0";
       tokens.cached_prompt_tokens = static_cast<int>(rng_.Between(0, 2));
       if (rng_.Between(0, 9) == 0) {
         tokens.finish_reason = "length";
