@@ -17,11 +17,17 @@
 
 namespace millrace::plan {
 
-// Times of one layer on a node.
+// Times of one layer on a node, and of what comes after the last one.
 struct LayerRates {
   double prefill_s_per_token = 0;
   double decode_s_per_step = 0;   // per step, whatever its batch: the weights are read once
   double decode_s_per_token = 0;  // for each sequence in the step
+  // The model's head, on the stage that ends the model: per step, and for each sequence in it.
+  double head_s_per_step = 0, head_s_per_token = 0;
+
+  double HeadSeconds(double sequences) const {
+    return head_s_per_step + sequences * head_s_per_token;
+  }
 };
 // Fits straight lines through the table at a typical prompt and at small and large decode batches.
 LayerRates FitLayerRates(const cost::LayerTable& table);

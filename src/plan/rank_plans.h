@@ -30,6 +30,7 @@ struct PlanCandidate {
 struct JudgeHints {
   double most_estimated = 0;  // requests per second of the best candidate, estimated
   double best_score = 0;      // so far, of the plans with roles or of those without
+  double best_of_all = 0;     // so far
   double estimated = 0;       // requests per second of this plan
 };
 // Scores a plan, for example in the simulator. On an error the candidate has no score; an evaluator
@@ -37,7 +38,8 @@ struct JudgeHints {
 using Evaluator = std::function<Result<double>(const Plan&, const JudgeHints&)>;
 
 struct RankOptions {
-  int top = 10;  // candidates given to the evaluator
+  int top = 10;      // candidates given to the evaluator, of different shapes first
+  int restarts = 2;  // searches from the best of them; each may give the evaluator one more
   // `seed`, `top`, the clock, the time limit and `progress` of the searches come from here.
   uint64_t seed = 1;
   CandidateOptions colocated;

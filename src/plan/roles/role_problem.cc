@@ -95,7 +95,7 @@ void AddPhaseRates(GoodputProblem& problem) {
 RoleProblem RolesOf(const GoodputProblem& problem) {
   RoleProblem out;
   out.goodput = &problem;
-  out.both = problem;
+  out.both = RoundsOf(problem);
   if (problem.ttft_s) out.both.ttft_s = *problem.ttft_s * kMeanTtft;
   if (problem.tpot_s) out.both.tpot_s = *problem.tpot_s * kMeanTpot;
   out.prefill = out.decode = problem.flow;
