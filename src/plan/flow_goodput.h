@@ -41,7 +41,9 @@ struct GoodputProblem {
   FlowProblem flow;
   std::vector<LayerRates> rates;                      // by node
   std::vector<std::vector<int64_t>> kv_token_layers;  // by node, [k - 1]: beside k layers
-  std::vector<double> link_latency_s;                 // indexed as FlowProblem::link_tokens_per_s
+  // KV that fits beside as well where a node has neither the embedding nor the head.
+  int64_t end_token_layers = 0;
+  std::vector<double> link_latency_s;  // indexed as FlowProblem::link_tokens_per_s
   // By node, each direction; empty, or 0: no limit.
   std::vector<double> nic_tokens_per_s;
   std::vector<Trunk> trunks;

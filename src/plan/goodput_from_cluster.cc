@@ -99,6 +99,8 @@ Result<GoodputProblem> GoodputFromCluster(FlowProblem flow, const ClusterSpec& c
     }
     problem.kv_token_layers.push_back(std::move(kv));
   }
+  problem.end_token_layers =
+      std::max(model.embedding_bytes, model.head_bytes) / model.spec.KvBytesPerToken(1);
   const size_t side = cluster.nodes.size() + 1;
   problem.link_latency_s.assign(side * side, 0);
   for (const LinkSpec& link : cluster.links) {

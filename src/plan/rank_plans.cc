@@ -335,7 +335,7 @@ RankOptions OptionsFor(int nodes) {
   // The divisions of many kinds of nodes are many, and few of them keep the limits.
   roles.evaluations = static_cast<int>(roles.evaluations * std::max(1.0, nodes / kNodes * 4));
   roles.pool_iterations = scaled(roles.pool_iterations, square);
-  roles.joint_iterations = scaled(4 * roles.joint_iterations, scale);
+  roles.joint_iterations = static_cast<int>(roles.joint_iterations * std::max(1.0, nodes / kNodes));
   return options;
 }
 

@@ -86,6 +86,7 @@ PoolFlow FlowOfPool(const GoodputProblem& problem, const FlowProblem& phase,
     if (flow.node_tokens_per_s[i] <= kFlowMin) continue;
     out.stages.push_back({.node = i,
                           .layers = placement[i].size(),
+                          .first = placement[i].begin == 0,
                           .last = placement[i].end == phase.num_layers,
                           .share = flow.node_tokens_per_s[i] / flow.tokens_per_s});
   }

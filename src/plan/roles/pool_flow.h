@@ -11,8 +11,8 @@ namespace millrace::plan {
 struct PoolFlow {
   struct Stage {
     int node = 0, layers = 0;
-    bool last = false;  // ends the model, so it computes the head
-    double share = 0;   // of the pool's requests
+    bool first = false, last = false;  // begins the model; ends it, so it computes the head
+    double share = 0;                  // of the pool's requests
   };
   // Stages that follow each other, by index in `stages`. The flow is the sum of its routes.
   struct Route {

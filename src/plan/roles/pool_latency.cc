@@ -82,9 +82,18 @@ class Decoding {
 
  private:
   struct Stage {
-    double running = 0;  // sequences
-    double visit_s = 0;  // one step
+    double running = 0;      // sequences
+    double visit_s = 0;      // one step
+    double steps_per_s = 0;  // of all routes
+    double Busy() const { return std::min(1.0, steps_per_s * visit_s); }
   };
+
+  // Steps that the route has in flight: one for each stage, if it has as many sequences.
+  double StepsInFlight(size_t r) const {
+    const PoolFlow::Route& route = pool_.routes[r];
+    const double running = rate_ * route.share * problem_.goodput->output_tokens * round_s_[r];
+    return std::min(static_cast<double>(route.stages.size()), std::max(1.0, running));
+  }
 
   // `deviations`: by how many standard deviations more sequences run than the mean.
   void Batches(double deviations) {
@@ -94,8 +103,10 @@ class Decoding {
     for (size_t r = 0; r < pool_.routes.size(); ++r) {
       const PoolFlow::Route& route = pool_.routes[r];
       const double running = rate_ * route.share * p.output_tokens * round_s_[r];
+      const double steps_per_s = round_s_[r] > 0 ? StepsInFlight(r) / round_s_[r] : 0;
       for (const int s : route.stages) {
         stages_[static_cast<size_t>(s)].running += running;
+        stages_[static_cast<size_t>(s)].steps_per_s += steps_per_s;
         batch[static_cast<size_t>(s)] += running / static_cast<double>(route.stages.size());
       }
     }
@@ -115,10 +126,13 @@ class Decoding {
   double RoundOf(size_t r) const {
     const PoolFlow::Route& route = pool_.routes[r];
     double sum = route.latency_s + route.link_s_per_token, slowest = 0;
+    const double own = round_s_[r] > 0 ? StepsInFlight(r) / round_s_[r] : 0;
     for (const int s : route.stages) {
-      const double visit = stages_[static_cast<size_t>(s)].visit_s;
-      sum += visit;
-      slowest = std::max(slowest, visit);
+      const Stage& stage = stages_[static_cast<size_t>(s)];
+      // It may meet a step of another route, and waits for half of it on average.
+      const double others = stage.steps_per_s > 0 ? 1 - std::min(1.0, own / stage.steps_per_s) : 0;
+      sum += stage.visit_s * (1 + others * stage.Busy() / 2);
+      slowest = std::max(slowest, stage.visit_s);
     }
     return std::max(sum, static_cast<double>(route.stages.size()) * slowest);
   }
@@ -199,9 +213,10 @@ PoolLatency DecodeAt(const RoleProblem& problem, const PoolFlow& pool, double ra
     const double running = decoding.Running(s);
     const double held = (running + kNormalTail * std::sqrt(running)) *
                         (p.prompt_tokens + p.output_tokens / 2) * at.layers;
-    const auto kv = static_cast<double>(
-        p.kv_token_layers[static_cast<size_t>(at.node)][static_cast<size_t>(at.layers) - 1]);
-    if (held > kKvUsable * kv) {
+    const int64_t kv =
+        p.kv_token_layers[static_cast<size_t>(at.node)][static_cast<size_t>(at.layers) - 1] +
+        (at.first || at.last ? 0 : p.end_token_layers);
+    if (held > kKvUsable * static_cast<double>(kv)) {
       out.limit = {"KV of", at.node};
       return out;
     }

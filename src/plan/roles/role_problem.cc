@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kTpotForLayers =
     0.9;  // of the limit, for the layers; hops and waiting take the rest
-constexpr double kMeanTtft = 0.5, kMeanTpot = 0.75;  // of the limits, where prompts disturb outputs
+constexpr double kMeanTtft = 0.5, kMeanTpot = 0.9;  // of the limits, where prompts disturb outputs
 constexpr double kSequencesMax = 256;
 
 // Sequences that fit beside `layers` layers, divided over the stages of a route through such nodes.
