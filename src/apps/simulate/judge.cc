@@ -13,7 +13,7 @@ namespace {
 // Per run: the requests of this time, or of this many times the longest stay of a request that
 // keeps its limits, within bounds. Requests of a shorter time would fit any plan's memory, and the
 // cluster would empty before it was full.
-constexpr double kJudged_s = 20, kStays = 2.5;
+constexpr double kJudged_s = 60, kStays = 2.5;
 constexpr double kJudgedRequestsMin = 300, kJudgedRequestsMax = 3000;
 constexpr uint64_t kAtOnceRequests = 400;
 constexpr int kRunsMax = 8;

@@ -53,9 +53,9 @@ TEST_F(SteadyAttainmentTest, TooManyMissesDecideEarly) {
 
 TEST_F(SteadyAttainmentTest, MissesOnEmptyMachinesDecideToo) {
   SteadyAttainment run(kLimits, 60);  // twenty while it fills, of which two may miss
-  for (int i = 0; i < 4; ++i) Serve(run, 2, 0.05);
+  for (int i = 0; i < 3; ++i) Serve(run, 2, 0.05);
   EXPECT_FALSE(run.decided());
-  Serve(run, 2, 0.05);
+  for (int i = 0; i < 2; ++i) Serve(run, 2, 0.05);
   EXPECT_TRUE(run.decided());
   EXPECT_FALSE(run.kept());
 }

@@ -11,6 +11,9 @@ namespace millrace::plan {
 namespace {
 
 constexpr int kRateSteps = 24;
+// Of the TPOT limit, for the mean of a node that serves requests alone. Its outputs do not wait for
+// steps of other routes, but prompts disturb them.
+constexpr double kCopiesTpot = 0.75;
 
 // The highest rate up to `high` at which `limit_at` finds nothing that limits; `limit` is what
 // limits beyond it.
@@ -47,6 +50,14 @@ std::string AfterLossOf(const RoleProblem& problem, int node, const std::string&
                      problem.goodput->flow.nodes[static_cast<size_t>(node)].name);
 }
 
+// Whether every request is served by one node.
+bool OnlyCopies(const GoodputProblem& problem, const Placement& placement,
+                const std::vector<FlowEdge>& edges) {
+  return std::ranges::all_of(edges, [&](const FlowEdge& edge) {
+    return !edge.to || placement[static_cast<size_t>(*edge.to)].size() == problem.flow.num_layers;
+  });
+}
+
 double PoolMost(const PoolFlow& pool, double tokens) {
   return pool.tokens_per_s > kFlowMin ? pool.tokens_per_s / tokens : 0;
 }
@@ -56,6 +67,12 @@ double PoolMost(const PoolFlow& pool, double tokens) {
 GoodputEstimate EstimateTogether(const RoleProblem& problem, const Placement& placement,
                                  const std::vector<FlowEdge>& edges) {
   const GoodputProblem& p = *problem.goodput;
+  if (OnlyCopies(p, placement, edges)) {
+    GoodputProblem tight = p;
+    tight.ttft_s = problem.both.ttft_s;
+    if (tight.tpot_s) *tight.tpot_s *= kCopiesTpot;
+    return EstimateAlong(tight, placement, edges);
+  }
   GoodputEstimate out = AsGoodput(EstimateRounds(problem.both, placement, edges), p.output_tokens);
   double tokens_per_s = 0;
   for (const FlowEdge& edge : edges) tokens_per_s += edge.from ? 0 : edge.tokens_per_s;
