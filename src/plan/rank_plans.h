@@ -54,8 +54,7 @@ struct RankOptions {
   std::vector<PlanCandidate> others;
 };
 
-// Counts for a cluster of so many nodes: about the same work for any number. At 40 nodes the
-// searches take about half of 20 s on a small machine.
+// Counts for a cluster of so many nodes. At 42 nodes the searches take 4 to 6 s of CPU time.
 RankOptions OptionsFor(int nodes);
 
 // Different plans, best first: by `evaluator`'s score if there is one, else by the estimate. They
