@@ -7,6 +7,8 @@
 #include <map>
 #include <tuple>
 
+#include "cost/memory_model.h"
+
 namespace millrace::plan {
 namespace {
 
@@ -18,7 +20,8 @@ double KvBytes(const NodeSpec& node, const ModelFootprint& model, int layers,
                            ? model.embedding_bytes + model.head_bytes
                            : std::max(model.embedding_bytes, model.head_bytes);
   return options.usable_memory * static_cast<double>(node.memory_bytes) -
-         static_cast<double>(layers * model.layer_bytes + ends);
+         static_cast<double>(layers * model.layer_bytes + ends +
+                             cost::WorkspaceBytes(model.spec, options.step_tokens));
 }
 
 double KvTokens(const NodeSpec& node, const ModelFootprint& model, int layers,

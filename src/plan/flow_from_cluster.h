@@ -32,7 +32,8 @@ struct WorkloadMix {
 };
 
 struct NodeCapacityOptions {
-  double usable_memory = 0.9;  // the rest holds activations, buffers and the runtime
+  double usable_memory = 0.9;  // the rest holds buffers and the runtime
+  int step_tokens = 2048;      // of a step, whose activations take memory beside the weights
   int max_sequences = 256;     // decoded together by one step
   int64_t token_id_bytes = 4;  // of one token between a node and the coordinator
 };

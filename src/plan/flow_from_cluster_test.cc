@@ -44,7 +44,7 @@ Result<std::unique_ptr<cost::StepCost>> Linear(const NodeSpec&, const ModelFootp
 }
 
 constexpr WorkloadMix kMix{100, 50};
-const NodeCapacityOptions kAllMemory{.usable_memory = 1};
+const NodeCapacityOptions kAllMemory{.usable_memory = 1, .step_tokens = 0};
 
 TEST(FlowFromClusterTest, MemoryHoldsWeightsAndTheCacheOfOneSequence) {
   // Three layers: 3 MB of weights, and 150 tokens of 3 kB are 0.45 MB.
@@ -61,6 +61,14 @@ TEST(FlowFromClusterTest, MemoryHoldsWeightsAndTheCacheOfOneSequence) {
   EXPECT_EQ(MaxLayers(Node(3.94), with_ends, kMix, kAllMemory), 2);
   EXPECT_EQ(MaxLayers(Node(9.2 + 0.9), with_ends, kMix, kAllMemory), 8) << "both ends";
   EXPECT_EQ(MaxLayers(Node(9.2 + 0.89), with_ends, kMix, kAllMemory), 7);
+}
+
+// As the simulator and workers compute it: what the planner places must run.
+TEST(FlowFromClusterTest, AStepNeedsMemoryBesideTheWeights) {
+  const NodeCapacityOptions steps{.usable_memory = 1, .step_tokens = 100};
+  const double workspace_mb = 100 * (750 + 2 * 500) * 4 / 1e6;  // of f32: Q, K, V and two rows
+  EXPECT_EQ(MaxLayers(Node(3.45 + workspace_mb), Model(), kMix, steps), 3);
+  EXPECT_EQ(MaxLayers(Node(3.44 + workspace_mb), Model(), kMix, steps), 2);
 }
 
 TEST(FlowFromClusterTest, TheRateIsThatOfDecodesAndTheirPrompts) {

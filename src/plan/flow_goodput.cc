@@ -20,8 +20,10 @@ class Along {
     for (const FlowEdge& e : edges) total_ += e.from ? 0 : e.tokens_per_s;
     tokens_per_request_ = problem.prompt_tokens + problem.output_tokens;
     layers_.assign(problem.flow.num_nodes(), 0);
+    ends_.assign(problem.flow.num_nodes(), 0);
     for (const FlowEdge& e : edges) {
       if (e.to) layers_[*e.to] += Share(e) * Entered(e);
+      if (e.from && !e.to) ends_[*e.from] += Share(e);
     }
   }
 
@@ -38,12 +40,14 @@ class Along {
       if (layers_[i] <= 0) continue;
       const LayerRates& r = problem_.rates[i];
       const double prefill = rate * problem_.prompt_tokens * layers_[i] * r.prefill_s_per_token;
-      const double decode = rate * problem_.output_tokens * layers_[i] * r.decode_s_per_token;
+      const double token_s = layers_[i] * r.decode_s_per_token + ends_[i] * r.head_s_per_token;
+      const double decode = rate * problem_.output_tokens * token_s;
       if (prefill + decode > kUtilisationMax) return Limited(e, "compute of", i);
       // A batch holds what arrived during the previous one, so higher load means larger and slower
       // batches.
       const double slowed = 1 / (1 - prefill - decode);
-      step_s += layers_[i] * (r.decode_s_per_step + r.decode_s_per_token) * slowed;
+      step_s +=
+          (layers_[i] * r.decode_s_per_step + ends_[i] * r.head_s_per_step + token_s) * slowed;
       prefill_s += layers_[i] * problem_.prompt_tokens * r.prefill_s_per_token * slowed;
     }
     const double hops_s = HopLatency();
@@ -119,6 +123,7 @@ class Along {
   const std::vector<FlowEdge>& edges_;
   double total_ = 0, tokens_per_request_ = 0;
   std::vector<double> layers_;  // layers that the mean request runs on each node
+  std::vector<double> ends_;    // share of the requests that end the model there
 };
 
 }  // namespace

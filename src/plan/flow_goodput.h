@@ -17,11 +17,17 @@
 
 namespace millrace::plan {
 
-// Times of one layer on a node.
+// Times of one layer on a node, and of what comes after the last one.
 struct LayerRates {
   double prefill_s_per_token = 0;
   double decode_s_per_step = 0;   // per step, whatever its batch: the weights are read once
   double decode_s_per_token = 0;  // for each sequence in the step
+  // The model's head, on the stage that ends the model: per step, and for each sequence in it.
+  double head_s_per_step = 0, head_s_per_token = 0;
+
+  double HeadSeconds(double sequences) const {
+    return head_s_per_step + sequences * head_s_per_token;
+  }
 };
 // Fits straight lines through the table at a typical prompt and at small and large decode batches.
 LayerRates FitLayerRates(const cost::LayerTable& table);
@@ -35,7 +41,9 @@ struct GoodputProblem {
   FlowProblem flow;
   std::vector<LayerRates> rates;                      // by node
   std::vector<std::vector<int64_t>> kv_token_layers;  // by node, [k - 1]: beside k layers
-  std::vector<double> link_latency_s;                 // indexed as FlowProblem::link_tokens_per_s
+  // KV that fits beside as well where a node has neither the embedding nor the head.
+  int64_t end_token_layers = 0;
+  std::vector<double> link_latency_s;  // indexed as FlowProblem::link_tokens_per_s
   // By node, each direction; empty, or 0: no limit.
   std::vector<double> nic_tokens_per_s;
   std::vector<Trunk> trunks;

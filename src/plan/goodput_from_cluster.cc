@@ -61,6 +61,7 @@ Result<LayerRates> LayerRatesOf(const NodeSpec& node, const ModelFootprint& mode
                                 const WorkloadMix& mix, const LayerCost& cost) {
   constexpr int kSmall = 8, kLarge = 64;
   MR_ASSIGN_OR_RETURN(const auto layer, cost(node, model, 1));
+  MR_ASSIGN_OR_RETURN(const auto whole, cost(node, model, model.spec.num_layers));
   cost::BatchShape prompt;
   prompt.prefill_sequences = 1;
   prompt.prefill_tokens = std::max<int64_t>(1, static_cast<int64_t>(mix.prompt_tokens));
@@ -72,6 +73,12 @@ Result<LayerRates> LayerRatesOf(const NodeSpec& node, const ModelFootprint& mode
   const double large = DecodeSeconds(*layer, kLarge, context);
   rates.decode_s_per_token = std::max(0.0, (large - small) / (kLarge - kSmall));
   rates.decode_s_per_step = std::max(0.0, small - kSmall * rates.decode_s_per_token);
+  // What a step of the whole model takes beyond its layers.
+  const double layers = model.spec.num_layers;
+  const double head_small = DecodeSeconds(*whole, kSmall, context) - layers * small;
+  const double head_large = DecodeSeconds(*whole, kLarge, context) - layers * large;
+  rates.head_s_per_token = std::max(0.0, (head_large - head_small) / (kLarge - kSmall));
+  rates.head_s_per_step = std::max(0.0, head_small - kSmall * rates.head_s_per_token);
   return rates;
 }
 
@@ -92,6 +99,8 @@ Result<GoodputProblem> GoodputFromCluster(FlowProblem flow, const ClusterSpec& c
     }
     problem.kv_token_layers.push_back(std::move(kv));
   }
+  problem.end_token_layers =
+      std::max(model.embedding_bytes, model.head_bytes) / model.spec.KvBytesPerToken(1);
   const size_t side = cluster.nodes.size() + 1;
   problem.link_latency_s.assign(side * side, 0);
   for (const LinkSpec& link : cluster.links) {

@@ -43,7 +43,7 @@ TEST(GoodputFromClusterTest, TakesRatesMemoryLatencyAndTrunksOver) {
                    {0, 2, 1e6, Duration::Millis(1), {}},
                    {1, 2, 1e6, Duration::Millis(9), 0}};
   constexpr WorkloadMix kMix{100, 50};
-  const NodeCapacityOptions all{.usable_memory = 1};
+  const NodeCapacityOptions all{.usable_memory = 1, .step_tokens = 0};
   auto flow = FlowFromCluster(cluster, model, kMix, Small, true, all);
   ASSERT_TRUE(flow.ok()) << flow.status().ToString();
   const auto problem = GoodputFromCluster(*flow, cluster, model, kMix, Small, {1000, 4}, all);
@@ -61,6 +61,35 @@ TEST(GoodputFromClusterTest, TakesRatesMemoryLatencyAndTrunksOver) {
     EXPECT_DOUBLE_EQ(trunk.tokens_per_s, 200);
     EXPECT_EQ(trunk.links.size(), 1u) << "the coordinator's links excluded";
   }
+}
+
+// A layer as above; after the last one a head of 3 ms and 20 us for each decode.
+class HeadedCost : public cost::StepCost {
+ public:
+  HeadedCost(int layers, bool whole) : layers_(layers), whole_(whole) {}
+  double Seconds(const cost::BatchShape& batch) const override {
+    return layers_ * SmallCost().Seconds(batch) +
+           (whole_ ? 3e-3 + 20e-6 * batch.decode_sequences : 0);
+  }
+
+ private:
+  const int layers_;
+  const bool whole_;
+};
+
+TEST(GoodputFromClusterTest, TheHeadIsWhatAStepTakesBeyondTheLayers) {
+  ModelFootprint model;
+  model.spec.num_layers = 4;
+  const auto cost = [](const NodeSpec&, const ModelFootprint& of, int layers) {
+    return Result<std::unique_ptr<cost::StepCost>>(
+        std::make_unique<HeadedCost>(layers, layers == of.spec.num_layers));
+  };
+  const auto rates = LayerRatesOf({}, model, {100, 50}, cost);
+  ASSERT_TRUE(rates.ok()) << rates.status().ToString();
+  EXPECT_NEAR(rates->decode_s_per_step, 2e-3, 1e-12);
+  EXPECT_NEAR(rates->head_s_per_step, 3e-3, 1e-9);
+  EXPECT_NEAR(rates->head_s_per_token, 20e-6, 1e-12);
+  EXPECT_NEAR(rates->HeadSeconds(10), 3.2e-3, 1e-9);
 }
 
 }  // namespace

@@ -1,13 +1,19 @@
 #include "plan/rank_plans.h"
 
 #include <algorithm>
+#include <array>
+#include <iterator>
+#include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
 #include "plan/flow_bounds.h"
 #include "plan/planner.h"
+#include "plan/roles/after_loss.h"
 #include "plan/roles/pool_placement.h"
 #include "plan/roles/role_plan.h"
+#include "plan/roles/role_refine.h"
 
 namespace millrace::plan {
 namespace {
@@ -15,6 +21,8 @@ namespace {
 // Fractions of the time limit at whose end a search stops.
 constexpr double kColocatedSearch = 0.2, kRoleSearch = 0.45;
 constexpr size_t kWithoutRoles = 2;  // candidates made of those with roles
+constexpr size_t kOfEachKind = 3;    // plans with roles and without that are judged in turn
+constexpr uint64_t kRestartSeed = 7919;
 
 // Whether as many nodes of each kind do the same in both plans. Flows may differ.
 bool SameStages(const FlowProblem& problem, const Plan& a, const Plan& b) {
@@ -27,6 +35,23 @@ bool SameStages(const FlowProblem& problem, const Plan& a, const Plan& b) {
     return stages;
   };
   return key(a) == key(b);
+}
+
+// How many pipelines of each role a plan has. Plans of one shape err alike in the estimates.
+using Shape = std::array<int, 3>;
+Shape ShapeOf(const Plan& plan) {
+  Shape shape{};
+  for (const StagePlan& s : plan.stages) {
+    if (s.layers.end == plan.num_layers) ++shape[static_cast<size_t>(s.role)];
+  }
+  return shape;
+}
+
+// The best of each shape first, then the others; each in the order that they have.
+void DifferentShapesFirst(std::vector<PlanCandidate>& candidates) {
+  std::set<Shape> seen;
+  std::ranges::stable_partition(
+      candidates, [&](const PlanCandidate& c) { return seen.insert(ShapeOf(c.plan)).second; });
 }
 
 class PlanRanking {
@@ -49,7 +74,11 @@ class PlanRanking {
     if (all_.empty()) return colocated;
     std::vector<PlanCandidate> top = Top();
     if (evaluator) {
-      Judge(evaluator, top);
+      Judge(evaluator, top, 0);
+      for (int round = 0; round < options_.restarts && !Past(1); ++round) {
+        if (!AddNearBest(round, top)) continue;
+        Judge(evaluator, top, top.size() - 1);
+      }
     } else {
       std::ranges::stable_sort(top, [](const PlanCandidate& a, const PlanCandidate& b) {
         return a.estimate.requests_per_s > b.estimate.requests_per_s;
@@ -80,10 +109,11 @@ class PlanRanking {
     auto found = RankByGoodput(problem_, search);
     if (!found.ok()) return found.status();
     const double bound = Bound();
+    const RoleProblem roles = RolesOf(problem_);
     for (Candidate& c : *found) {
       PlanCandidate& added = all_.emplace_back();
       added.plan = MakePlan(problem_.flow, c.placement, c.flow, bound);
-      added.estimate = std::move(c.estimate);
+      added.estimate = TogetherOf(roles, c.placement, c.flow, std::move(c.estimate));
       added.method = std::move(c.method);
       added.single_machine = added.plan.stages.size() == 1;
     }
@@ -96,17 +126,27 @@ class PlanRanking {
     search.seed = options_.seed;
     search.stop = [this, share] { return Past(share); };
     Tell("dividing prefill and decode", BestEstimate());
-    const double bound = Bound();
-    std::vector<RoleCandidate> found = SearchRoles(problem, search);
+    const std::vector<RoleCandidate> found = SearchRoles(problem, search);
     AddWithoutRoles(problem, found, search);
-    for (RoleCandidate& c : found) {
-      PlanCandidate& added = all_.emplace_back();
-      added.plan = MakeRolePlan(problem, c.placement, c.estimate, bound);
-      added.estimate = Summary(c.estimate);
-      added.method = "separate prefill and decode";
-      added.roles = true;
+    for (const RoleCandidate& c : found) {
+      all_.push_back(WithRoles(problem, c));
+      all_.back().method = "separate prefill and decode";
     }
     Tell("dividing prefill and decode", BestEstimate());
+  }
+
+  // As the plans with roles are estimated, so that both can be compared. Where no rate keeps the
+  // tighter limits, with the limits themselves, and at last `by_means`: the simulator decides.
+  GoodputEstimate TogetherOf(const RoleProblem& problem, const Placement& layers,
+                             const PlacementFlow& flow, GoodputEstimate by_means) const {
+    GoodputEstimate found = problem_.losable.empty() ? EstimateTogether(problem, layers, flow.edges)
+                                                     : EstimateTogether(problem, layers);
+    if (found.requests_per_s > 0) return found;
+    RoleProblem loose = problem;
+    loose.both.ttft_s = problem_.ttft_s;
+    loose.both.tpot_s = problem_.tpot_s;
+    found = EstimateTogether(loose, layers, flow.edges);
+    return found.requests_per_s > 0 ? found : std::move(by_means);
   }
 
   // The layers of the best divisions, with every stage doing both, and searched further: pools are
@@ -116,17 +156,33 @@ class PlanRanking {
     const PoolPlacer placer(problem);
     const std::vector<bool> all(static_cast<size_t>(problem_.flow.num_nodes()), true);
     for (size_t i = 0; i < std::min(found.size(), kWithoutRoles); ++i) {
-      const Placement layers = placer.Improve(StageRole::kBoth, all, found[i].placement.layers,
-                                              search.joint_iterations, search.seed, search.stop);
-      PlanCandidate& added = all_.emplace_back();
-      added.estimate = EstimateGoodput(problem_, layers);
-      const PlacementFlow flow = options_.colocated.route
-                                     ? options_.colocated.route(layers)
-                                     : SolvePlacementFlow(problem_.flow, layers);
-      added.plan = MakePlan(problem_.flow, layers, flow, Bound());
-      added.method = "pools that do both";
-      if (added.estimate.requests_per_s <= 0) all_.pop_back();
+      auto added =
+          WithoutRoles(problem, placer.Improve(StageRole::kBoth, all, found[i].placement.layers,
+                                               search.joint_iterations, search.seed, search.stop));
+      if (!added) continue;
+      added->method = "pools that do both";
+      all_.push_back(std::move(*added));
     }
+  }
+
+  // A candidate whose stages all do both. None: it keeps the limits at no rate.
+  std::optional<PlanCandidate> WithoutRoles(const RoleProblem& problem,
+                                            const Placement& layers) const {
+    PlanCandidate out;
+    const PlacementFlow flow = options_.colocated.route ? options_.colocated.route(layers)
+                                                        : SolvePlacementFlow(problem_.flow, layers);
+    out.estimate = TogetherOf(problem, layers, flow, EstimateGoodput(problem_, layers));
+    if (out.estimate.requests_per_s <= 0) return std::nullopt;
+    out.plan = MakePlan(problem_.flow, layers, flow, Bound());
+    return out;
+  }
+
+  PlanCandidate WithRoles(const RoleProblem& problem, const RoleCandidate& found) const {
+    PlanCandidate out;
+    out.plan = MakeRolePlan(problem, found.placement, found.estimate, Bound());
+    out.estimate = Summary(found.estimate);
+    out.roles = true;
+    return out;
   }
 
   // The estimate of the unit that answers most, at the rate of all.
@@ -150,9 +206,10 @@ class PlanRanking {
     return best;
   }
 
-  // The single machine, so that no worse plan is chosen; then plans with and without roles in turn:
-  // the time may not suffice for all. The best of the other searches come right after the best of
-  // this one: their estimates are not comparable.
+  // The single machine, so that no worse plan is chosen; then the first plans with and without
+  // roles in turn: the time may not suffice for all. Then the others by their estimates. The best
+  // of the other searches come right after the best of this one: their estimates are not
+  // comparable.
   std::vector<PlanCandidate> Top() {
     std::vector<PlanCandidate> top, with, without;
     Promote();
@@ -167,10 +224,17 @@ class PlanRanking {
       auto& list = c.single_machine && top.empty() ? top : c.roles ? with : without;
       list.push_back(std::move(c));
     }
+    DifferentShapesFirst(with);
+    DifferentShapesFirst(without);
+    std::vector<PlanCandidate> rest;
     for (size_t i = 0; i < std::max(with.size(), without.size()); ++i) {
-      if (i < with.size()) top.push_back(std::move(with[i]));
-      if (i < without.size()) top.push_back(std::move(without[i]));
+      auto& list = i < kOfEachKind ? top : rest;
+      if (i < with.size()) list.push_back(std::move(with[i]));
+      if (i < without.size()) list.push_back(std::move(without[i]));
     }
+    std::ranges::stable_sort(rest, std::ranges::greater(),
+                             [](const PlanCandidate& c) { return c.estimate.requests_per_s; });
+    std::ranges::move(rest, std::back_inserter(top));
     if (std::ssize(top) > options_.top) top.resize(static_cast<size_t>(options_.top));
     return top;
   }
@@ -189,15 +253,20 @@ class PlanRanking {
     std::rotate(firsts, all_.end() - others, all_.end());
   }
 
-  void Judge(const Evaluator& evaluator, std::vector<PlanCandidate>& candidates) const {
+  // Scores the candidates from `first` on and sorts all.
+  void Judge(const Evaluator& evaluator, std::vector<PlanCandidate>& candidates,
+             size_t first) const {
     double best[2] = {0, 0};  // without and with roles
     JudgeHints hints;
     for (const PlanCandidate& c : candidates) {
       hints.most_estimated = std::max(hints.most_estimated, c.estimate.requests_per_s);
+      double& so_far = best[c.roles ? 1 : 0];
+      so_far = std::max(so_far, c.score.value_or(0));
     }
-    for (PlanCandidate& c : candidates) {
-      if (Past(1)) break;
+    for (size_t i = first; i < candidates.size() && !Past(1); ++i) {
+      PlanCandidate& c = candidates[i];
       hints.best_score = best[c.roles ? 1 : 0];
+      hints.best_of_all = std::max(best[0], best[1]);
       hints.estimated = c.estimate.requests_per_s;
       const auto score = evaluator(c.plan, hints);
       if (!score.ok()) continue;
@@ -210,6 +279,36 @@ class PlanRanking {
       if (a.score) return *a.score > *b.score;
       return a.estimate.requests_per_s > b.estimate.requests_per_s;
     });
+  }
+
+  // Searches on from the best plan with a score: plans near it err alike in the estimates. False:
+  // there is no such plan, or nothing better was found near it.
+  bool AddNearBest(int round, std::vector<PlanCandidate>& judged) {
+    const PlanCandidate& best = judged.front();
+    const RoleProblem problem = RolesOf(problem_);
+    const auto placement = PlacementOf(problem, best.plan);
+    if (!best.score || !placement) return false;
+    RoleSearchOptions search = options_.roles;
+    search.stop = [this] { return Past(1); };
+    const uint64_t seed = options_.seed + kRestartSeed * (static_cast<uint64_t>(round) + 1);
+    std::optional<PlanCandidate> found;
+    if (best.roles) {
+      RoleCandidate near{*placement, EstimateRoles(problem, *placement)};
+      RefineRoles(problem, search.joint_iterations, seed, search.stop, near);
+      found = WithRoles(problem, near);
+    } else {
+      const PoolPlacer placer(problem);
+      const std::vector<bool> all(static_cast<size_t>(problem_.flow.num_nodes()), true);
+      found = WithoutRoles(problem, placer.Improve(StageRole::kBoth, all, placement->layers,
+                                                   search.joint_iterations, seed, search.stop));
+    }
+    const auto same = [&](const PlanCandidate& c) {
+      return SameStages(problem_.flow, c.plan, found->plan);
+    };
+    if (!found || std::ranges::any_of(judged, same)) return false;
+    found->method = best.method + ", searched on from the best";
+    judged.push_back(std::move(*found));
+    return true;
   }
 
   const GoodputProblem& problem_;
@@ -233,9 +332,10 @@ RankOptions OptionsFor(int nodes) {
   colocated.goodput_iterations = scaled(colocated.goodput_iterations, square);
   colocated.rounds_iterations = scaled(colocated.rounds_iterations, square);
   RoleSearchOptions& roles = options.roles;
-  roles.evaluations = scaled(roles.evaluations, scale);
+  // The divisions of many kinds of nodes are many, and few of them keep the limits.
+  roles.evaluations = static_cast<int>(roles.evaluations * std::max(1.0, nodes / kNodes * 4));
   roles.pool_iterations = scaled(roles.pool_iterations, square);
-  roles.joint_iterations = scaled(roles.joint_iterations, scale);
+  roles.joint_iterations = static_cast<int>(roles.joint_iterations * std::max(1.0, nodes / kNodes));
   return options;
 }
 

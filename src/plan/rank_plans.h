@@ -30,6 +30,7 @@ struct PlanCandidate {
 struct JudgeHints {
   double most_estimated = 0;  // requests per second of the best candidate, estimated
   double best_score = 0;      // so far, of the plans with roles or of those without
+  double best_of_all = 0;     // so far
   double estimated = 0;       // requests per second of this plan
 };
 // Scores a plan, for example in the simulator. On an error the candidate has no score; an evaluator
@@ -37,7 +38,8 @@ struct JudgeHints {
 using Evaluator = std::function<Result<double>(const Plan&, const JudgeHints&)>;
 
 struct RankOptions {
-  int top = 10;  // candidates given to the evaluator
+  int top = 10;      // candidates given to the evaluator, of different shapes first
+  int restarts = 2;  // searches from the best of them; each may give the evaluator one more
   // `seed`, `top`, the clock, the time limit and `progress` of the searches come from here.
   uint64_t seed = 1;
   CandidateOptions colocated;
@@ -52,8 +54,7 @@ struct RankOptions {
   std::vector<PlanCandidate> others;
 };
 
-// Counts for a cluster of so many nodes: about the same work for any number. At 40 nodes the
-// searches take about half of 20 s on a small machine.
+// Counts for a cluster of so many nodes. At 42 nodes the searches take 4 to 6 s of CPU time.
 RankOptions OptionsFor(int nodes);
 
 // Different plans, best first: by `evaluator`'s score if there is one, else by the estimate. They

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <string>
+#include <vector>
+
 #include "plan/check.h"
 #include "plan/flow_problem.h"
 #include "plan/testing_goodput.h"
@@ -144,6 +148,49 @@ TEST(RankPlans, PlansWithRolesCompeteWithEachOther) {
   EXPECT_FALSE((*ranked)[0].roles);
   EXPECT_TRUE((*ranked)[1].roles);
   EXPECT_EQ((*ranked)[1].score, 1);
+}
+
+// Few judgements go to plans with equally many pipelines of each role while there are others.
+TEST(RankPlans, DifferentShapesAreJudgedFirst) {
+  RankOptions options = Short();
+  options.top = 5;
+  options.restarts = 0;
+  std::vector<std::array<int, 3>> shapes;
+  const auto note = [&](const Plan& plan, const JudgeHints&) -> Result<double> {
+    std::array<int, 3> shape{};
+    for (const StagePlan& stage : plan.stages) {
+      if (stage.layers.end == plan.num_layers) ++shape[static_cast<size_t>(stage.role)];
+    }
+    if (HasRoles(plan)) shapes.push_back(shape);
+    return 1.0;
+  };
+  ASSERT_TRUE(RankPlans(FourAlikeNodes(), options, note).ok());
+  ASSERT_EQ(shapes.size(), 2u);
+  EXPECT_NE(shapes[0], shapes[1]);
+}
+
+// The evaluator likes unused nodes, which no estimate does: the search goes on from such a plan.
+TEST(RankPlans, SearchesOnFromTheBestOfThoseJudged) {
+  const auto fewest = [](const Plan& plan, const JudgeHints&) -> Result<double> {
+    return -static_cast<double>(plan.stages.size());
+  };
+  const auto methods = [&](int restarts) {
+    RankOptions options = Short();
+    options.restarts = restarts;
+    std::vector<std::string> found;
+    const auto ranked = RankPlans(FourAlikeNodes(), options, fewest);
+    EXPECT_TRUE(ranked.ok());
+    for (const PlanCandidate& c : *ranked) {
+      EXPECT_TRUE(c.score.has_value());
+      if (c.method.ends_with(", searched on from the best")) found.push_back(c.method);
+    }
+    return found;
+  };
+  EXPECT_TRUE(methods(0).empty());
+  const auto some = methods(2);
+  EXPECT_GE(some.size(), 1u);
+  EXPECT_LE(some.size(), 2u);
+  EXPECT_EQ(some, methods(2));
 }
 
 }  // namespace

@@ -14,32 +14,60 @@ constexpr double kBusiest = 0.95;  // highest utilisation of a node, link, card 
 constexpr double kSlowest = 60;    // seconds per round
 constexpr double kSpread = 1.6;    // E[S^2] / E[S]^2 of the prompt lengths
 constexpr int kBatchRounds = 8;    // iterations until a node's round and its batch agree
-constexpr double kRateMax = 100;   // requests per second
-constexpr int kRateBisections = 24;
+constexpr double kRateMax = 1e4;   // requests per second
+constexpr int kRateBisections = 34;
 
 // Load per request on the nodes and links that a placement uses.
 class Shares {
  public:
-  Shares(const RoundsProblem& problem, const Placement& placement)
-      : problem_(problem), flow_(SolvePlacementFlow(*problem.flow, placement)) {
+  Shares(const RoundsProblem& problem, const Placement& placement,
+         const std::vector<FlowEdge>& edges)
+      : problem_(problem) {
+    std::vector<double> entered(placement.size(), 0), run(placement.size(), 0);
+    for (const FlowEdge& edge : edges) total_ += edge.from ? 0 : edge.tokens_per_s;
+    for (const FlowEdge& edge : edges) {
+      if (!edge.to || !carries()) continue;
+      const auto to = static_cast<size_t>(*edge.to);
+      const int begin = edge.from ? placement[static_cast<size_t>(*edge.from)].end : 0;
+      entered[to] += edge.tokens_per_s / total_;
+      run[to] += edge.tokens_per_s / total_ * (placement[to].end - begin);
+    }
     for (size_t i = 0; i < placement.size() && carries(); ++i) {
-      if (flow_.node_tokens_per_s[i] < kFlowMin) continue;
+      if (entered[i] * total_ < kFlowMin) continue;
       const RoundsNode& node = problem.nodes[i];
-      const int layers = placement[i].size();
-      const double share = flow_.node_tokens_per_s[i] / flow_.tokens_per_s;
+      const double share = entered[i], layers = run[i] / share;
       const double per_request = share * layers * (problem.prompt_tokens + problem.output_tokens);
-      const auto kv = static_cast<double>(node.kv_token_layers[static_cast<size_t>(layers) - 1]);
-      in_flight_max_ = std::min(in_flight_max_, kKvShare * kv / per_request);
+      const auto kv =
+          static_cast<double>(node.kv_token_layers[static_cast<size_t>(placement[i].size()) - 1]);
+      if (kKvShare * kv / per_request < in_flight_max_) {
+        in_flight_max_ = kKvShare * kv / per_request;
+        fullest_ = static_cast<int>(i);
+      }
       const double prompt_s =
           layers * node.prompt_s + problem.prompt_tokens * problem.copy_s_per_token;
-      nodes_.push_back({&node, layers, share, prompt_s});
+      const bool last = placement[i].end == problem.flow->num_layers;
+      nodes_.push_back(
+          {&node, static_cast<int>(i), layers, share, prompt_s, last ? node.head_s : 0});
     }
-    for (const FlowEdge& edge : flow_.edges) AddLink(edge);
+    for (const FlowEdge& edge : edges) AddLink(edge);
     if (carries()) rate_max_ = std::min(CardsCarry(), TrunksCarry());
   }
 
-  bool carries() const { return flow_.tokens_per_s > kFlowMin; }
+  bool carries() const { return total_ > kFlowMin; }
   double in_flight_max() const { return in_flight_max_; }
+  const std::string& fullest() const { return problem_.flow->nodes[fullest_].name; }
+  // The node that is busiest with prompts and outputs, each output in a step of its own.
+  const std::string& Busiest() const {
+    const Node* busiest = &nodes_.front();
+    const auto load = [&](const Node& node) {
+      return node.share * (node.prompt_s + problem_.output_tokens * node.layers *
+                                               (node.node->decode_s[1] - node.node->decode_s[0]));
+    };
+    for (const Node& node : nodes_) {
+      if (load(node) > load(*busiest)) busiest = &node;
+    }
+    return problem_.flow->nodes[busiest->index].name;
+  }
 
   // Seconds of a decode iteration and of a prompt at `rate` requests per second. None: overloaded.
   struct Times {
@@ -68,8 +96,8 @@ class Shares {
  private:
   struct Node {
     const RoundsNode* node;
-    int layers;
-    double share, prompt_s;  // prompt_s: of all its layers
+    int index;
+    double layers, share, prompt_s, head_s;  // prompt_s: of all its layers
   };
   struct Link {
     int from, to;
@@ -83,9 +111,8 @@ class Shares {
         static_cast<size_t>(from) * static_cast<size_t>(n + 1) + static_cast<size_t>(to);
     const double tokens_per_s = problem_.link_tokens_per_s[cell];
     if (tokens_per_s <= 0) return;
-    links_.push_back({from, to, edge.tokens_per_s / flow_.tokens_per_s,
-                      problem_.link_latency_s[cell], problem_.prompt_tokens / tokens_per_s,
-                      1 / tokens_per_s});
+    links_.push_back({from, to, edge.tokens_per_s / total_, problem_.link_latency_s[cell],
+                      problem_.prompt_tokens / tokens_per_s, 1 / tokens_per_s});
   }
 
   // Requests per second that `tokens_per_s` carries if `share` of each request's tokens pass.
@@ -137,7 +164,7 @@ class Shares {
     double mean = 0, plain = 0;
     for (int i = 0; i < kBatchRounds; ++i) {
       const double batch = std::clamp(decodes * mean, std::min(2.0, batch_max), batch_max);
-      plain = node.layers * decode_s[static_cast<size_t>(batch)];
+      plain = node.head_s + node.layers * decode_s[static_cast<size_t>(batch)];
       mean = plain + prompts * mean * node.prompt_s;
       if (mean > kSlowest) return std::nullopt;
     }
@@ -149,10 +176,11 @@ class Shares {
   }
 
   const RoundsProblem& problem_;
-  PlacementFlow flow_;
   std::vector<Node> nodes_;
   std::vector<Link> links_;
+  double total_ = 0;  // tokens per second that enter
   double in_flight_max_ = 1e18, rate_max_ = kRateMax;
+  int fullest_ = 0;  // node with the least room for requests
 };
 
 // One proposal: a node's range moves, grows, shrinks, or becomes a copy of another node's.
@@ -193,7 +221,12 @@ void Propose(const FlowProblem& problem, Rng* rng, Placement* placement) {
 }  // namespace
 
 RoundsEstimate EstimateRounds(const RoundsProblem& problem, const Placement& placement) {
-  const Shares shares(problem, placement);
+  return EstimateRounds(problem, placement, SolvePlacementFlow(*problem.flow, placement).edges);
+}
+
+RoundsEstimate EstimateRounds(const RoundsProblem& problem, const Placement& placement,
+                              const std::vector<FlowEdge>& edges) {
+  const Shares shares(problem, placement, edges);
   if (!shares.carries()) return {};
   if (problem.in_flight && shares.in_flight_max() < *problem.in_flight) return {};
   const double in_flight = problem.in_flight.value_or(shares.in_flight_max());
@@ -202,14 +235,42 @@ RoundsEstimate EstimateRounds(const RoundsProblem& problem, const Placement& pla
   for (int i = 0; i < kRateBisections; ++i) {
     const double rate = (low + high) / 2;
     const auto times = shares.At(rate);
-    const bool room =
-        times && rate * (problem.output_tokens * times->decode_s + times->prompt_s) <= in_flight &&
-        times->prompt_s <= problem.ttft_s.value_or(times->prompt_s) &&
-        times->decode_s <= problem.tpot_s.value_or(times->decode_s);
-    (room ? low : high) = rate;
-    if (room) best = {rate, times->decode_s, times->prompt_s};
+    RoundsLimit limit = RoundsLimit::kNone;
+    if (!times) {
+      limit = RoundsLimit::kBusy;
+    } else if (rate * (problem.output_tokens * times->decode_s + times->prompt_s) > in_flight) {
+      limit = RoundsLimit::kKv;
+    } else if (times->prompt_s > problem.ttft_s.value_or(times->prompt_s)) {
+      limit = RoundsLimit::kTtft;
+    } else if (times->decode_s > problem.tpot_s.value_or(times->decode_s)) {
+      limit = RoundsLimit::kTpot;
+    }
+    (limit == RoundsLimit::kNone ? low : high) = rate;
+    if (limit == RoundsLimit::kNone) {
+      best = {rate, times->decode_s, times->prompt_s, best.limit, {}};
+    } else {
+      best.limit = limit;
+    }
   }
+  best.node = best.limit == RoundsLimit::kKv ? shares.fullest() : shares.Busiest();
   return best;
+}
+
+GoodputEstimate AsGoodput(const RoundsEstimate& rounds, double output_tokens) {
+  GoodputEstimate out;
+  out.requests_per_s = rounds.requests_per_s;
+  out.decode_tokens_per_s = rounds.requests_per_s * output_tokens;
+  out.ttft_s = rounds.prompt_s;
+  out.tpot_s = rounds.decode_s;
+  out.residence_s = rounds.prompt_s + output_tokens * rounds.decode_s;
+  switch (rounds.limit) {
+    case RoundsLimit::kNone: out.limit = "nothing flows"; break;
+    case RoundsLimit::kBusy: out.limit = "compute of " + rounds.node; break;
+    case RoundsLimit::kKv: out.limit = "KV of " + rounds.node; break;
+    case RoundsLimit::kTtft: out.limit = "ttft"; break;
+    case RoundsLimit::kTpot: out.limit = "tpot"; break;
+  }
+  return out;
 }
 
 Placement SearchRounds(const RoundsProblem& problem, const Placement& start, int64_t iterations,
@@ -250,6 +311,7 @@ RoundsProblem RoundsOf(const GoodputProblem& problem) {
                               static_cast<double>(batch) * rates.decode_s_per_token);
     }
     node.prompt_s = problem.prompt_tokens * rates.prefill_s_per_token;
+    node.head_s = rates.head_s_per_step;
     node.kv_token_layers = problem.kv_token_layers[i];
     out.nodes.push_back(std::move(node));
   }

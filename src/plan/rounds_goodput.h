@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@ namespace millrace::plan {
 struct RoundsNode {
   std::vector<double> decode_s;  // of one layer, by batch size; the last entry also for larger ones
   double prompt_s = 0;           // one layer, one mean prompt
+  double head_s = 0;             // of a step, where the model ends
   std::vector<int64_t> kv_token_layers;  // [k - 1]: beside k layers
 };
 
@@ -37,14 +39,24 @@ struct RoundsProblem {
   std::optional<double> ttft_s, tpot_s;             // limits on the means
 };
 
+// What a higher rate would not keep. kBusy: a node, link, card or trunk is full.
+enum class RoundsLimit : uint8_t { kNone, kBusy, kKv, kTtft, kTpot };
+
 struct RoundsEstimate {
   double requests_per_s = 0;
-  double decode_s = 0, prompt_s = 0;  // means of one iteration and of one prompt
+  double decode_s = 0, prompt_s = 0;       // means of one iteration and of one prompt
+  RoundsLimit limit = RoundsLimit::kNone;  // kNone: the placement carries nothing
+  std::string node;                        // the busiest, or with kKv that with the least room
 };
 
 // None: the placement carries nothing, its caches do not hold in_flight requests, or no rate meets
 // the limits.
 RoundsEstimate EstimateRounds(const RoundsProblem& problem, const Placement& placement);
+// The same along given edges, which carry flow from and to the coordinator; a node may run a part
+// of the layers that it holds.
+RoundsEstimate EstimateRounds(const RoundsProblem& problem, const Placement& placement,
+                              const std::vector<FlowEdge>& edges);
+GoodputEstimate AsGoodput(const RoundsEstimate& rounds, double output_tokens);
 
 // Simulated annealing from `start`: `iterations` proposals, or until `stop` returns true. Without
 // `stop` the result is a function of the arguments.

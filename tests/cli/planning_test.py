@@ -92,6 +92,11 @@ def check_roles(program, folder):
     explained = run(program, "millrace plan explain apart.yaml --cluster unlike.yaml --workload long-prompts.yaml "
                     "--seconds-per-kind 0.5", folder)
     assert explained.count("(bottleneck)") == 1 and "One more node of a kind" in explained, explained
+    assert "requests/s without limits on latency by the estimate" in explained, explained
+    limited = run(program, "millrace plan explain apart.yaml --cluster unlike.yaml --workload long-prompts.yaml "
+                  "--slo ttft=1s tpot=40ms --seconds-per-kind 0.1", folder)
+    assert "requests/s within the limits by the estimate" in limited, limited
+    assert float(limited.split()[0]) < float(explained.split()[0]), (limited, explained)
     # A plan whose KV would leave its group is refused.
     cluster = pathlib.Path(folder, "unlike.yaml").read_text()
     pathlib.Path(folder, "groups.yaml").write_text(cluster + "kv_affinity: [[computes], [reads]]\n")

@@ -4,6 +4,7 @@
 #include "apps/cli/parse.h"
 #include "apps/commands/commands.h"
 #include "apps/common/progress.h"
+#include "apps/common/slo_option.h"
 #include "apps/plan/explain.h"
 #include "apps/plan/explain_roles.h"
 #include "apps/plan/inputs.h"
@@ -23,6 +24,7 @@ namespace {
 struct ReadPlanFlags {
   PlanInputFlags inputs;
   std::string plan;
+  LatencyLimits slo;  // of --slo
   bool json = false;
   double seconds_per_kind = 2;
 };
@@ -126,8 +128,14 @@ Status ExplainWithRoles(const ReadPlanFlags& flags, const ReadPlan& read, const 
 }
 
 Status RunExplain(const ReadPlanFlags& flags) {
-  MR_ASSIGN_OR_RETURN(const ReadPlan read, Load(flags));
+  MR_ASSIGN_OR_RETURN(ReadPlan read, Load(flags));
   if (!read.violations.empty()) return Refused(flags, read.violations);
+  if (flags.slo.any() && !plan::HasRoles(read.plan)) {
+    return InvalidArgument(fmt::format(
+        "{}: --slo is for plans with roles; this plan has none and is explained by its flow",
+        Printable(flags.plan)));
+  }
+  MR_ASSIGN_OR_RETURN(read.inputs.limits, CompleteSlo(flags.slo, read.inputs.limits));
   const SteadyClock clock;
   const bool shown = ProgressStyle::ForStream(stderr).bar;
   const auto progress = [shown](const std::string& kind) {
@@ -199,6 +207,9 @@ std::unique_ptr<Command> MakePlanExplainCommand() {
       {"millrace plan explain plan.yaml --cluster cluster.yaml", "why it is not faster"}};
   auto flags = std::make_shared<ReadPlanFlags>();
   AddReadOptions(*command, flags.get());
+  command->Add(
+      "Limits", SloOption(&flags->slo),
+      std::string(kSloHelp) + ". For a plan with roles; its limits replace those of --workload");
   command->Add("Search",
                RealOption("seconds-per-kind", "SECONDS", &flags->seconds_per_kind, 0.1, 3600),
                "Search time for a plan with one more node of a kind");

@@ -61,7 +61,8 @@ Result<std::vector<Explanation::OneMore>> TryOneMore(const PlanInputs& inputs,
 
 Status SeveralStagesPerNode() {
   return InvalidArgument(
-      "a node of the plan has several stages; only plans with one stage per node can be explained");
+      "a node of the plan has several stages, and such plans cannot be explained; 'millrace "
+      "simulate --plan' shows what limits them");
 }
 
 Result<Explanation> ExplainPlan(const PlanInputs& inputs, const Plan& plan,

@@ -110,6 +110,7 @@ Result<RoleExplanation> ExplainRoles(const PlanInputs& inputs, const Plan& plan,
   const plan::RoleEstimate estimate = EstimateRoles(problem, *placement);
   RoleExplanation out;
   out.requests_per_s = estimate.requests_per_s;
+  out.limited = inputs.limits.any();
   out.limit = estimate.limit.empty() ? "its limits, which it keeps at no rate" : estimate.limit;
   for (const plan::RoleUnit& unit : estimate.units) {
     const double rate = unit.estimate.requests_per_s;
@@ -139,9 +140,10 @@ Result<RoleExplanation> ExplainRoles(const PlanInputs& inputs, const Plan& plan,
 
 std::string RoleExplanationText(const RoleExplanation& explanation, const Plan& plan,
                                 const ClusterSpec& cluster) {
-  std::string out =
-      fmt::format("{:.3g} requests/s within the limits by the estimate, bound by {}\n\n",
-                  explanation.requests_per_s, Printable(explanation.limit));
+  std::string out = fmt::format(
+      "{:.3g} requests/s {} by the estimate, bound by {}\n\n", explanation.requests_per_s,
+      explanation.limited ? "within the limits" : "without limits on latency",
+      Printable(explanation.limit));
   for (const RoleExplanation::Role& role : explanation.roles) {
     out += fmt::format(
         "{:<8} on {} of the nodes: {:.3g} requests/s alone; the busiest is {:.0f} % busy{}\n",
@@ -190,6 +192,7 @@ Json RoleExplanationJson(const RoleExplanation& explanation) {
                     {"added", one.added}});
   }
   return {{"requests_per_s", explanation.requests_per_s},
+          {"within_limits", explanation.limited},
           {"limit", explanation.limit},
           {"roles", roles},
           {"nodes", nodes},

@@ -40,7 +40,8 @@ struct RoleExplanation {
     double requests_per_s = 0, added = 0;
   };
   double requests_per_s = 0;
-  std::string limit;
+  bool limited = false;  // within limits on latency; else there are none
+  std::string limit;     // what bounds it
   std::vector<Role> roles;
   std::vector<NodeUse> nodes;  // the busiest first
   std::vector<OneMore> one_more;

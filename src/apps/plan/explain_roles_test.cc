@@ -53,9 +53,23 @@ TEST_F(ExplainRolesTest, NamesTheBottleneckAndWhatOneMoreNodeAdds) {
   EXPECT_EQ(found->one_more[1].kind, "d");
   EXPECT_LT(found->one_more[1].added, 0.01 * kPrefillAlone);
   const std::string text = RoleExplanationText(*found, plan_, inputs_.cluster);
-  EXPECT_NE(text.find("bound by prefill of n0\n"), std::string::npos) << text;
+  EXPECT_NE(
+      text.find("requests/s without limits on latency by the estimate, bound by prefill of n0\n"),
+      std::string::npos)
+      << text;
   EXPECT_NE(text.find("95 % busy  (bottleneck)\n"), std::string::npos) << text;
   EXPECT_NE(text.find("29.7 requests/s  p, for prefill\n"), std::string::npos) << text;
+}
+
+TEST_F(ExplainRolesTest, LimitsBindAndAreNamed) {
+  inputs_.limits.ttft_s = 0.1;  // a prompt of 800 tokens takes 0.032 s alone
+  const auto found = ExplainRoles(inputs_, plan_, {.clock = &clock_});
+  ASSERT_TRUE(found.ok()) << found.status().ToString();
+  EXPECT_LT(found->requests_per_s, 0.8 * kPrefillAlone);
+  const std::string text = RoleExplanationText(*found, plan_, inputs_.cluster);
+  EXPECT_NE(text.find("requests/s within the limits by the estimate, bound by ttft\n"),
+            std::string::npos)
+      << text;
 }
 
 TEST_F(ExplainRolesTest, AStageOfBothRolesIsOneOfTheRoles) {

@@ -45,7 +45,8 @@ plan::Evaluator AfterWorstLosses(plan::Evaluator judge, const plan::RoleProblem&
       const auto& losable = problem.goodput->losable;
       if (std::ranges::find(losable, stage.nodes.front()) == losable.end()) continue;
       auto left = PlanAfterLoss(problem, plan, stage.nodes.front());
-      if (!left) return FailedPrecondition("a node has several stages");
+      if (!left)
+        return FailedPrecondition("the loss of a node with several stages is not supported");
       if (left->plan.stages.empty()) return 0.0;
       losses.push_back(std::move(*left));
     }
@@ -225,8 +226,10 @@ std::string GoodputText(const GoodputAnswer& answer, const GoodputSearchOptions&
   }
   if (answer.cheapest) return out;
   if (options.survive) {
-    out += fmt::format("all rates are those after the loss of any one {}node\n",
-                       HasSpot(cluster) ? "spot " : "");
+    out += fmt::format(
+        "all rates are those after the loss of any one {}node; plans with several stages on a node "
+        "are not supported here and were left out\n",
+        HasSpot(cluster) ? "spot " : "");
   }
   const plan::PlanCandidate *with = answer.Best(true), *without = answer.Best(false);
   out += "\n" + Line("with roles", with, cluster) + Line("without roles", without, cluster);

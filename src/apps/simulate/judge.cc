@@ -4,20 +4,26 @@
 #include <utility>
 
 #include "apps/simulate/deployment.h"
+#include "apps/simulate/steady_attainment.h"
 #include "sim/cluster/cluster_sim.h"
 
 namespace millrace::apps {
 namespace {
 
-// Per run: the requests of this time, within bounds. A short burst would fit any plan's memory.
-constexpr double kJudged_s = 20;
-constexpr double kJudgedRequestsMin = 400, kJudgedRequestsMax = 3000;
+// Per run: the requests of this time, or of this many times the longest stay of a request that
+// keeps its limits, within bounds. Requests of a shorter time would fit any plan's memory, and the
+// cluster would empty before it was full.
+constexpr double kJudged_s = 60, kStays = 2.5;
+constexpr double kJudgedRequestsMin = 300, kJudgedRequestsMax = 3000;
+constexpr uint64_t kAtOnceRequests = 400;
 constexpr int kRunsMax = 8;
-constexpr double kPrecise = 0.03;      // of the rate
-constexpr double kRaise = 1.5;         // while all rates are kept
-constexpr double kBeyondHint = 2;      // of a trace that is replayed faster
-constexpr double kArrivalsMost = 1.5;  // of the mean time that the requests take to arrive
-constexpr double kLongOutput = 6;      // of the mean output; few are longer
+constexpr double kPrecise = 0.03;  // of the rate
+// Of the best plan so far. A plan below it loses; its own rate need not be as precise.
+constexpr double kFar = 0.7, kCoarse = 0.15;
+constexpr double kRaise = 1.4, kLower = 0.7;  // until one rate is kept and another is not
+constexpr double kBeyondHint = 2;             // of a trace that is replayed faster
+constexpr double kArrivalsMost = 1.5;         // of the mean time that the requests take to arrive
+constexpr double kLongOutput = 6;             // of the mean output; few are longer
 constexpr uint64_t kSeed = 1;
 
 class Judge {
@@ -32,32 +38,37 @@ class Judge {
     if (!limits_.any()) return Throughput(plan, hints.most_estimated);
     double low = 0;
     std::optional<double> high;
+    double rate = hints.estimated;
     if (hints.best_score > 0) {  // a single run rejects most candidates that are not better
-      MR_ASSIGN_OR_RETURN(const bool kept, Keeps(plan, hints.best_score));
+      low = hints.best_score * (1 + kPrecise);
+      MR_ASSIGN_OR_RETURN(const bool kept, Keeps(plan, low));
       if (!kept) return FailedPrecondition("not better than the best so far");
-      low = hints.best_score;
+      rate = std::max(rate, low * kRaise);
     }
-    double rate = std::max(hints.estimated, low * kRaise);
-    for (int i = 0; i < kRunsMax && !(high && *high - low < kPrecise * *high); ++i) {
+    const auto precise = [&] {
+      const bool far = high && *high < kFar * hints.best_of_all;
+      return high && *high - low < (far ? kCoarse : kPrecise) * *high;
+    };
+    for (int i = 0; i < kRunsMax && !precise(); ++i) {
       MR_ASSIGN_OR_RETURN(const bool kept, Keeps(plan, rate));
       if (kept) {
         low = rate;
       } else {
         high = rate;
       }
-      rate = high ? (low + *high) / 2 : low * kRaise;
+      rate = !high ? low * kRaise : low > 0 ? (low + *high) / 2 : *high * kLower;
     }
     return low;
   }
 
   Result<bool> Keeps(const Plan& plan, double rate) const {
     sim::WorkloadSpec workload = workload_;
-    const double requests = std::clamp(rate * kJudged_s, kJudgedRequestsMin, kJudgedRequestsMax);
+    const double requests = std::clamp(rate * std::max(kJudged_s, kStays * Stay_s()),
+                                       kJudgedRequestsMin, kJudgedRequestsMax);
     workload.requests = std::min(*workload.requests, static_cast<uint64_t>(requests));
-    uint64_t arrived = 0;
-    MR_ASSIGN_OR_RETURN(const sim::ClusterReport report, Run(plan, workload, rate, &arrived));
-    return static_cast<double>(report.latency.met_both) >=
-           limits_.share() * static_cast<double>(arrived);
+    SteadyAttainment attained(limits_, *workload.requests);
+    MR_RETURN_IF_ERROR(Run(plan, workload, rate, &attained).status());
+    return attained.kept();
   }
 
  private:
@@ -71,13 +82,16 @@ class Judge {
       spec.rate = 1;
     }
     spec.duration_s.reset();
-    spec.requests = spec.requests.value_or(static_cast<uint64_t>(kJudgedRequestsMax));
+    const auto most = static_cast<uint64_t>(kJudgedRequestsMax);
+    // A trace has no more than its requests. Others are drawn, as many as are needed.
+    const bool trace = spec.arrivals == sim::ArrivalKind::kTrace;
+    spec.requests = trace ? spec.requests.value_or(most) : most;
     return spec;
   }
 
   Result<double> Throughput(const Plan& plan, double hint) const {
     sim::WorkloadSpec at_once = workload_;
-    at_once.requests = std::min(*at_once.requests, static_cast<uint64_t>(kJudgedRequestsMin));
+    at_once.requests = std::min(*at_once.requests, kAtOnceRequests);
     if (at_once.arrivals != sim::ArrivalKind::kTrace) {
       at_once.arrivals = sim::ArrivalKind::kAllAtOnce;
       at_once.rate.reset();
@@ -90,10 +104,16 @@ class Judge {
     return seconds > 0 ? static_cast<double>(report.latency.requests) / seconds : 0;
   }
 
-  // A run at a rate ends when the requests that keep their limits must have ended; `arrived` counts
-  // all of them.
+  // Of a request of the mean length that uses up the limits.
+  double Stay_s() const {
+    return limits_.ttft_s.value_or(0) + inputs_.goodput->output_tokens * limits_.tpot_s.value_or(0);
+  }
+
+  // A run with `attained` ends when its answer is known, or when the requests that keep their
+  // limits must have ended.
   Result<sim::ClusterReport> Run(const Plan& plan, const sim::WorkloadSpec& workload,
-                                 std::optional<double> rate, uint64_t* arrived = nullptr) const {
+                                 std::optional<double> rate,
+                                 SteadyAttainment* attained = nullptr) const {
     if (out_of_time_()) {
       return Status(StatusCode::kDeadlineExceeded, "no time left to simulate the plan");
     }
@@ -103,15 +123,21 @@ class Judge {
                         DeployPlan(plan, inputs_.cluster, inputs_.spec, inputs_.costs, flags));
     sim::ClusterSimOptions options = deployment.plan->options;  // its machines are `deployment`'s
     options.limits = limits_;
-    if (arrived != nullptr && limits_.ttft_s && limits_.tpot_s) {
+    if (attained != nullptr && limits_.ttft_s && limits_.tpot_s) {
       const double arrivals_s = kArrivalsMost * static_cast<double>(*workload.requests) / *rate;
       const double stay_s =
           *limits_.ttft_s + kLongOutput * inputs_.goodput->output_tokens * *limits_.tpot_s;
       options.stop_at = Time{} + Duration::Seconds(arrivals_s + stay_s);
     }
     MR_ASSIGN_OR_RETURN(const auto cluster, sim::ClusterSim::Create(std::move(options)));
-    if (arrived != nullptr) {
-      cluster->on_arrival = [arrived](RequestId, const sim::SimRequest&) { ++*arrived; };
+    if (attained != nullptr) {
+      cluster->on_arrival = [attained](RequestId id, const sim::SimRequest& request) {
+        attained->Arrived(id, request.arrival, request.output_tokens);
+      };
+      cluster->on_output = [attained, sim = cluster.get()](const RequestOutput& output, Time now) {
+        attained->Heard(output, now);
+        if (attained->decided()) sim->Stop();
+      };
     }
     const auto requests = workload.Make(kSeed, rate);
     return cluster->Run(*requests);

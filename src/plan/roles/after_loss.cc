@@ -27,14 +27,13 @@ std::optional<AfterLoss> PlanAfterLoss(const RoleProblem& problem, const Plan& p
   now.losable.clear();
   RoleProblem left = problem;
   left.goodput = &now;
-  left.both.losable.clear();
   const RolePlacement rest = WithoutNode(*placement, node);
   const bool roles = std::ranges::any_of(
       plan.stages, [](const StagePlan& stage) { return stage.role != StageRole::kBoth; });
   if (!roles) {
     const PlacementFlow flow = SolvePlacementFlow(now.flow, rest.layers);
     return AfterLoss{MakePlan(now.flow, rest.layers, flow, plan.tokens_per_s_bound),
-                     EstimateAlong(now, rest.layers, flow.edges).requests_per_s};
+                     EstimateTogether(left, rest.layers, flow.edges).requests_per_s};
   }
   const RoleEstimate estimate = EstimateRoles(left, rest);
   return AfterLoss{MakeRolePlan(left, rest, estimate, plan.tokens_per_s_bound),

@@ -132,7 +132,7 @@ double PoolPlacer::RateOf(StageRole role, const Placement& placement) const {
     case StageRole::kDecode: return DecodeAlone(problem_, placement);
     case StageRole::kBoth: break;
   }
-  return EstimateGoodput(problem_.both, placement).requests_per_s;
+  return EstimateTogether(problem_, placement).requests_per_s;
 }
 
 const Placement& PoolPlacer::Place(StageRole role, const std::vector<bool>& members) {

@@ -3,132 +3,30 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
+#include "plan/roles/pool_latency.h"
 #include "plan/roles/role_network.h"
 
 namespace millrace::plan {
 namespace {
 
-constexpr double kKvUsable = 0.9;  // usable share of a node's KV memory
-constexpr int kRateSteps = 30;
-constexpr int kBatchSteps = 12;       // until batches and step times agree
-constexpr double kMissed = 0.1;       // share of requests that may miss a limit
-constexpr double kNormalTail = 1.28;  // standard deviations beyond which kMissed of a normal lies
-constexpr double kSlowest_s = 1e3;    // a token that takes longer never comes
+constexpr int kRateSteps = 24;
+// Of the TPOT limit, for the mean of a node that serves requests alone. Its outputs do not wait for
+// steps of other routes, but prompts disturb them.
+constexpr double kCopiesTpot = 0.75;
 
-const char kTtft[] = "ttft", kTpot[] = "tpot";
-
-struct Latency {
-  double mean_s = 0, tail_s = 0;  // tail: all but kMissed of the requests
-  std::string limit;              // empty: all capacities suffice
-};
-
-// The mean time of `tokens` tokens of one request on the pool's links, latency included.
-double LinkSeconds(const RoleProblem& problem, const PoolFlow& pool, double tokens) {
-  double sum = 0;
-  for (const FlowEdge& edge : pool.edges) {
-    const double rate =
-        problem.goodput->flow.Link(RowOf(problem, edge.from), RowOf(problem, edge.to));
-    sum += pool.Share(edge) * (HopLatency(problem, edge.from, edge.to) + tokens / rate);
-  }
-  return sum;
-}
-
-// Nine prompts in ten are at most this much longer than the mean, for a lognormal of this spread.
-double LongPrompt(double spread) {
-  const double variance = std::log(std::max(1.0, spread));
-  return std::exp(kNormalTail * std::sqrt(variance) - variance / 2);
-}
-
-// Prompts queue at every stage. The wait of the busiest one has an exponential tail.
-Latency PrefillAt(const RoleProblem& problem, const PoolFlow& pool, double rate) {
-  const GoodputProblem& p = *problem.goodput;
-  Latency out;
-  double service_s = 0, wait_s = 0, extra_s = 0;
-  for (const PoolFlow::Stage& stage : pool.stages) {
-    const double prompt_s =
-        stage.layers * p.prompt_tokens * p.rates[stage.node].prefill_s_per_token;
-    const double prompts = rate * stage.share, busy = prompts * prompt_s;
-    if (busy > kBusyMax) {
-      out.limit = OfNode("prefill of", problem, stage.node);
-      return out;
-    }
-    const double wait = p.prompt_spread * busy * prompt_s / (2 * (1 - busy));
-    service_s += stage.share * prompt_s;
-    wait_s += stage.share * wait;
-    if (busy > kMissed) {
-      extra_s = std::max(extra_s, wait / busy * std::log(busy / kMissed) - wait);
-    }
-  }
-  const double links_s = LinkSeconds(problem, pool, p.prompt_tokens);
-  out.mean_s = service_s + wait_s + links_s;
-  out.tail_s = out.mean_s + std::max(0.0, extra_s) + (LongPrompt(p.prompt_spread) - 1) * service_s;
-  return out;
-}
-
-// A stage decodes what has come since its last step. A route of several stages has as many steps in
-// flight, so a sequence returns to a stage after all of them, or after the slowest if that is
-// later.
-Latency DecodeAt(const RoleProblem& problem, const PoolFlow& pool, double rate) {
-  const GoodputProblem& p = *problem.goodput;
-  const double links_s = LinkSeconds(problem, pool, 1);
-  double stages = 0;
-  for (const PoolFlow::Stage& stage : pool.stages) stages += stage.share;
-  Latency out;
-  double tail_s = 0;
-  for (int round = 0; round < kBatchSteps; ++round) {
-    double sum = links_s, slowest = 0, tail = links_s, slowest_tail = 0;
-    for (const PoolFlow::Stage& stage : pool.stages) {
-      const LayerRates& rates = p.rates[stage.node];
-      const double running = rate * stage.share * p.output_tokens * out.mean_s;
-      const double batch = std::max(1.0, running / stages);
-      const double more = kNormalTail * std::sqrt(std::max(running, 0.0)) / stages;
-      const double step_s = stage.layers * rates.decode_s_per_step;
-      const double each_s = stage.layers * rates.decode_s_per_token;
-      const double visit = step_s + batch * each_s, visit_tail = visit + more * each_s;
-      sum += stage.share * visit;
-      tail += stage.share * visit_tail;
-      slowest = std::max(slowest, visit);
-      slowest_tail = std::max(slowest_tail, visit_tail);
-    }
-    out.mean_s = std::max(sum, stages * slowest);
-    tail_s = std::max(tail, stages * slowest_tail);
-    if (out.mean_s > kSlowest_s) break;
-  }
-  out.tail_s = tail_s;
-  for (const PoolFlow::Stage& stage : pool.stages) {
-    const LayerRates& rates = p.rates[stage.node];
-    const double tokens = rate * stage.share * p.output_tokens;
-    if (tokens * stage.layers * rates.decode_s_per_token > kBusyMax || out.mean_s > kSlowest_s) {
-      out.limit = OfNode("decode of", problem, stage.node);
-      return out;
-    }
-    // Little's law: half of the output exists on average.
-    const double running = tokens * out.mean_s;
-    const double held = (running + kNormalTail * std::sqrt(running)) *
-                        (p.prompt_tokens + p.output_tokens / 2) * stage.layers;
-    const auto kv =
-        static_cast<double>(p.kv_token_layers[stage.node][static_cast<size_t>(stage.layers) - 1]);
-    if (held > kKvUsable * kv) {
-      out.limit = OfNode("KV of", problem, stage.node);
-      return out;
-    }
-  }
-  return out;
-}
-
-// The highest rate up to `high` at which `limit_at` finds nothing that limits.
+// The highest rate up to `high` at which `limit_at` finds nothing that limits; `limit` is what
+// limits beyond it.
 template <typename LimitAt>
-double HighestRate(double high, std::string& limit, const LimitAt& limit_at) {
-  std::string found = limit_at(high);
-  if (found.empty()) return high;
+double HighestRate(double high, PoolLimit& limit, const LimitAt& limit_at) {
+  PoolLimit found = limit_at(high);
+  if (!found.any()) return high;
   double low = 0;
   for (int step = 0; step < kRateSteps; ++step) {
     const double middle = (low + high) / 2;
-    const std::string now = limit_at(middle);
-    (now.empty() ? low : high) = middle;
-    if (!now.empty()) found = now;
+    const PoolLimit now = limit_at(middle);
+    (now.any() ? high : low) = middle;
+    if (now.any()) found = now;
   }
   limit = found;
   return low;
@@ -147,21 +45,17 @@ double AfterWorstLoss(const RoleProblem& problem, const Placement& pool, const R
   return least;
 }
 
-std::string PrefillLimit(const RoleProblem& problem, const PoolFlow& pool, double rate) {
-  const Latency ttft = PrefillAt(problem, pool, rate);
-  if (!ttft.limit.empty()) return ttft.limit;
-  const auto limit = problem.goodput->ttft_s;
-  return limit && ttft.tail_s > *limit ? kTtft : "";
+std::string AfterLossOf(const RoleProblem& problem, int node, const std::string& limit) {
+  return fmt::format("{} after the loss of {}", limit.empty() ? "nothing left" : limit,
+                     problem.goodput->flow.nodes[static_cast<size_t>(node)].name);
 }
 
-std::string DecodeLimit(const RoleProblem& problem, const PoolFlow& pool, double rate,
-                        double kv_s) {
-  const Latency tpot = DecodeAt(problem, pool, rate);
-  if (!tpot.limit.empty()) return tpot.limit;
-  const auto limit = problem.goodput->tpot_s;
-  // The KV arrives between the first token and the second.
-  const double spread = kv_s / std::max(1.0, problem.goodput->output_tokens - 1);
-  return limit && tpot.tail_s + spread > *limit ? kTpot : "";
+// Whether every request is served by one node.
+bool OnlyCopies(const GoodputProblem& problem, const Placement& placement,
+                const std::vector<FlowEdge>& edges) {
+  return std::ranges::all_of(edges, [&](const FlowEdge& edge) {
+    return !edge.to || placement[static_cast<size_t>(*edge.to)].size() == problem.flow.num_layers;
+  });
 }
 
 double PoolMost(const PoolFlow& pool, double tokens) {
@@ -170,24 +64,48 @@ double PoolMost(const PoolFlow& pool, double tokens) {
 
 }  // namespace
 
-PoolFlow FlowOfPool(const FlowProblem& problem, const Placement& pool) {
-  const PlacementFlow flow = SolvePlacementFlow(problem, pool);
-  PoolFlow out;
-  if (flow.tokens_per_s <= kFlowMin) return out;
-  out.tokens_per_s = flow.tokens_per_s;
-  out.edges = flow.edges;
-  for (int i = 0; i < problem.num_nodes(); ++i) {
-    if (flow.node_tokens_per_s[i] <= kFlowMin) continue;
-    out.stages.push_back({i, pool[i].size(), flow.node_tokens_per_s[i] / flow.tokens_per_s});
+GoodputEstimate EstimateTogether(const RoleProblem& problem, const Placement& placement,
+                                 const std::vector<FlowEdge>& edges) {
+  const GoodputProblem& p = *problem.goodput;
+  if (OnlyCopies(p, placement, edges)) {
+    GoodputProblem tight = p;
+    tight.ttft_s = problem.both.ttft_s;
+    if (tight.tpot_s) *tight.tpot_s *= kCopiesTpot;
+    return EstimateAlong(tight, placement, edges);
   }
+  GoodputEstimate out = AsGoodput(EstimateRounds(problem.both, placement, edges), p.output_tokens);
+  double tokens_per_s = 0;
+  for (const FlowEdge& edge : edges) tokens_per_s += edge.from ? 0 : edge.tokens_per_s;
+  const double most = tokens_per_s / (p.prompt_tokens + p.output_tokens);
+  if (out.requests_per_s <= most) return out;
+  out.requests_per_s = most;
+  out.decode_tokens_per_s = most * p.output_tokens;
+  out.limit = "flow";
   return out;
+}
+
+GoodputEstimate EstimateTogether(const RoleProblem& problem, const Placement& placement) {
+  const auto whole = [&](const Placement& left) {
+    return EstimateTogether(problem, left, SolvePlacementFlow(problem.goodput->flow, left).edges);
+  };
+  GoodputEstimate worst = whole(placement);
+  for (const int node : problem.goodput->losable) {
+    if (placement[static_cast<size_t>(node)].size() == 0) continue;
+    Placement left = placement;
+    left[static_cast<size_t>(node)] = {};
+    GoodputEstimate now = whole(left);
+    if (now.requests_per_s >= worst.requests_per_s) continue;
+    worst = std::move(now);
+    worst.limit = AfterLossOf(problem, node, worst.limit);
+  }
+  return worst;
 }
 
 double PrefillAlone(const RoleProblem& problem, const Placement& pool) {
   return AfterWorstLoss(problem, pool, [&](const Placement& left) {
-    const PoolFlow flow = FlowOfPool(problem.prefill, left);
+    const PoolFlow flow = FlowOfPool(*problem.goodput, problem.prefill, left);
     const double most = PoolMost(flow, problem.goodput->prompt_tokens);
-    std::string limit;
+    PoolLimit limit;
     if (most <= 0) return 0.0;
     return HighestRate(most, limit, [&](double r) { return PrefillLimit(problem, flow, r); });
   });
@@ -195,9 +113,9 @@ double PrefillAlone(const RoleProblem& problem, const Placement& pool) {
 
 double DecodeAlone(const RoleProblem& problem, const Placement& pool) {
   return AfterWorstLoss(problem, pool, [&](const Placement& left) {
-    const PoolFlow flow = FlowOfPool(problem.decode, left);
+    const PoolFlow flow = FlowOfPool(*problem.goodput, problem.decode, left);
     const double most = PoolMost(flow, problem.goodput->output_tokens);
-    std::string limit;
+    PoolLimit limit;
     if (most <= 0) return 0.0;
     return HighestRate(most, limit, [&](double r) { return DecodeLimit(problem, flow, r, 0); });
   });
@@ -206,8 +124,8 @@ double DecodeAlone(const RoleProblem& problem, const Placement& pool) {
 RoleUnit EstimateUnit(const RoleProblem& problem, const Placement& prefill,
                       const Placement& decode) {
   const GoodputProblem& p = *problem.goodput;
-  RoleUnit unit{.prefill = FlowOfPool(problem.prefill, prefill),
-                .decode = FlowOfPool(problem.decode, decode)};
+  RoleUnit unit{.prefill = FlowOfPool(p, problem.prefill, prefill),
+                .decode = FlowOfPool(p, problem.decode, decode)};
   const double most =
       std::min(PoolMost(unit.prefill, p.prompt_tokens), PoolMost(unit.decode, p.output_tokens));
   if (most <= 0) {
@@ -221,12 +139,12 @@ RoleUnit EstimateUnit(const RoleProblem& problem, const Placement& prefill,
   e.limit = network.most() < most                             ? network.limit()
             : PoolMost(unit.prefill, p.prompt_tokens) <= most ? "the prefill flow"
                                                               : "the decode flow";
-  e.requests_per_s =
-      HighestRate(unit.capacity_requests_per_s, e.limit, [&](double rate) -> std::string {
-        std::string limit = PrefillLimit(problem, unit.prefill, rate);
-        if (!limit.empty()) return limit;
-        return DecodeLimit(problem, unit.decode, rate, network.KvSeconds(rate));
-      });
+  PoolLimit limit;
+  e.requests_per_s = HighestRate(unit.capacity_requests_per_s, limit, [&](double rate) {
+    const PoolLimit found = PrefillLimit(problem, unit.prefill, rate);
+    return found.any() ? found : DecodeLimit(problem, unit.decode, rate, network.KvSeconds(rate));
+  });
+  if (limit.any()) e.limit = limit.Text(problem);
   const double kv_s = network.KvSeconds(e.requests_per_s);
   e.ttft_s = PrefillAt(problem, unit.prefill, e.requests_per_s).mean_s;
   e.tpot_s = DecodeAt(problem, unit.decode, e.requests_per_s).mean_s +
@@ -259,9 +177,9 @@ RoleEstimate EstimateWithoutLoss(const RoleProblem& problem, const RolePlacement
     if (placement.roles[i] == StageRole::kBoth) both[i] = placement.layers[i];
   }
   const GoodputProblem& p = *problem.goodput;
-  RoleUnit unit{.decode = FlowOfPool(p.flow, both)};
+  RoleUnit unit{.decode = FlowOfPool(p, p.flow, both)};
   if (unit.decode.tokens_per_s > 0) {
-    unit.estimate = EstimateAlong(problem.both, both, unit.decode.edges);
+    unit.estimate = EstimateTogether(problem, both, unit.decode.edges);
     unit.capacity_requests_per_s = unit.decode.tokens_per_s / (p.prompt_tokens + p.output_tokens);
     take(std::move(unit));
   }
@@ -283,9 +201,7 @@ RoleEstimate EstimateRoles(const RoleProblem& problem, const RolePlacement& plac
     const RoleEstimate left = EstimateWithoutLoss(problem, WithoutNode(placement, node));
     if (left.requests_per_s >= whole.requests_per_s) continue;
     whole.requests_per_s = left.requests_per_s;
-    whole.limit =
-        fmt::format("{} after the loss of {}", left.limit.empty() ? "nothing left" : left.limit,
-                    problem.goodput->flow.nodes[node].name);
+    whole.limit = AfterLossOf(problem, node, left.limit);
   }
   return whole;
 }

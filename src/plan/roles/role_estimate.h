@@ -4,25 +4,13 @@
 // ten, as in the simulator that makes the final choice. Pure; any thread.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "plan/roles/pool_flow.h"
 #include "plan/roles/role_problem.h"
 
 namespace millrace::plan {
-
-// The stages of one role in one domain, along their maximum flow.
-struct PoolFlow {
-  struct Stage {
-    int node = 0, layers = 0;
-    double share = 0;  // of the pool's requests
-  };
-  std::vector<Stage> stages;
-  std::vector<FlowEdge> edges;
-  double tokens_per_s = 0;  // of the phase, at most
-  double Share(const FlowEdge& edge) const { return edge.tokens_per_s / tokens_per_s; }
-};
 
 // KV from one node to another, for the layers that both hold.
 struct HandOver {
@@ -45,7 +33,11 @@ struct RoleEstimate {
   std::string limit;            // of the unit with the highest rate
 };
 
-PoolFlow FlowOfPool(const FlowProblem& problem, const Placement& pool);
+// The highest rate at which nodes that do both keep the limits, along these edges.
+GoodputEstimate EstimateTogether(const RoleProblem& problem, const Placement& placement,
+                                 const std::vector<FlowEdge>& edges);
+// The same along the maximum flow; with losable nodes, after the worst loss.
+GoodputEstimate EstimateTogether(const RoleProblem& problem, const Placement& placement);
 
 // The highest rate at which the pool alone keeps its limit: TTFT for prefill, TPOT for decode.
 double PrefillAlone(const RoleProblem& problem, const Placement& pool);

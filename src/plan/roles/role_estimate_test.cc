@@ -71,6 +71,43 @@ TEST(RoleEstimate, KvTimeIsPartOfTpot) {
   EXPECT_NEAR(UnitOf(problem).estimate.tpot_s - near, 1.0 / 99, 2e-3);
 }
 
+// The stage that ends the model computes the head, and a pipeline is as fast as its slowest stage.
+TEST(RoleEstimate, TheHeadSlowsTheWholePipeline) {
+  const TestNode whole{.kind = "p", .max_layers = 4}, part{.kind = "d", .max_layers = 1};
+  GoodputProblem problem = RoleTestProblem(4, {whole, part, part, part, part}, 1e9, 0);
+  const RolePlacement deep{{{0, 4}, {0, 1}, {1, 2}, {2, 3}, {3, 4}},
+                           {StageRole::kPrefill, StageRole::kDecode, StageRole::kDecode,
+                            StageRole::kDecode, StageRole::kDecode}};
+  const auto tpot = [&] {
+    const RoleEstimate estimate = EstimateRoles(RolesOf(problem), deep);
+    EXPECT_EQ(estimate.units.size(), 1u);
+    return estimate.units.empty() ? 0 : estimate.units.front().estimate.tpot_s;
+  };
+  problem.tpot_s = 0.05;
+  const double before = tpot();
+  problem.rates[4].head_s_per_step = 4e-3;
+  EXPECT_GE(tpot(), before);
+  EXPECT_GE(tpot(), 4 * (2e-3 + 4e-3));
+  problem.rates[4].head_s_per_step = 0.02;
+  EXPECT_EQ(EstimateRoles(RolesOf(problem), deep).requests_per_s, 0) << "4 x 22 ms";
+}
+
+// A third of the requests would be decoded by a node that always misses the limit.
+TEST(RoleEstimate, ASlowRouteIsNotHiddenByTheMean) {
+  const TestNode prefill{.kind = "p", .max_layers = 4};
+  TestNode fast{.kind = "f", .max_layers = 4, .step_s = 10e-3, .kv_token_layers = 4 * 900};
+  TestNode slow = fast;
+  slow.kind = "s";
+  slow.step_s = 20e-3;
+  GoodputProblem problem = RoleTestProblem(4, {prefill, fast, slow}, 1e9, 0);
+  problem.tpot_s = 0.06;  // the mean of both is 0.053 s
+  RolePlacement placement{{{0, 4}, {0, 4}, {0, 4}},
+                          {StageRole::kPrefill, StageRole::kDecode, StageRole::kDecode}};
+  EXPECT_EQ(EstimateRoles(RolesOf(problem), placement).requests_per_s, 0);
+  placement.layers[2] = {};
+  EXPECT_GT(EstimateRoles(RolesOf(problem), placement).requests_per_s, 0);
+}
+
 TEST(RoleEstimate, NodesOfBothRolesAddTheirRate) {
   const TestNode node{.kind = "a", .max_layers = 4};
   const GoodputProblem problem = RoleTestProblem(4, {node, node, node}, 1e9, 0);

@@ -7,19 +7,13 @@
 
 namespace millrace::plan {
 
-std::string OfNode(const char* what, const RoleProblem& problem, int node) {
-  return fmt::format("{} {}", what, problem.goodput->flow.nodes[node].name);
+namespace {
+
+double HopLatency(const GoodputProblem& problem, int from, int to) {
+  return problem.link_latency_s[from * (problem.flow.num_nodes() + 1) + to];
 }
 
-int RowOf(const RoleProblem& problem, const std::optional<int>& node) {
-  return node.value_or(problem.goodput->flow.coordinator());
-}
-
-double HopLatency(const RoleProblem& problem, const std::optional<int>& from,
-                  const std::optional<int>& to) {
-  const int side = problem.num_nodes() + 1;
-  return problem.goodput->link_latency_s[RowOf(problem, from) * side + RowOf(problem, to)];
-}
+}  // namespace
 
 RoleNetwork::RoleNetwork(const RoleProblem& problem, const PoolFlow& prefill,
                          const Placement& prefill_layers, const PoolFlow& decode,
@@ -39,8 +33,8 @@ RoleNetwork::RoleNetwork(const RoleProblem& problem, const PoolFlow& prefill,
       hand_overs_.push_back({from.node, to.node, share});
       loads_.push_back({from.node, to.node, share * tokens});
       // The puller asks, and the answer comes back.
-      const double asked = HopLatency(problem, to.node, from.node);
-      const double answered = HopLatency(problem, from.node, to.node);
+      const double asked = HopLatency(p, to.node, from.node);
+      const double answered = HopLatency(p, from.node, to.node);
       moved += share;
       seconds += share * (asked + answered + tokens / p.flow.Link(from.node, to.node));
     }
@@ -81,7 +75,7 @@ void RoleNetwork::FindMost() {
   for (size_t i = 0; i < p.nic_tokens_per_s.size(); ++i) {
     if (p.nic_tokens_per_s[i] <= 0) continue;
     Bound(p.nic_tokens_per_s[i], std::max(out[i], in[i]),
-          [&] { return OfNode("the network card of", problem_, static_cast<int>(i)); });
+          [&] { return "the network card of " + p.flow.nodes[i].name; });
   }
   for (size_t t = 0; t < p.trunks.size(); ++t) {
     double tokens = 0;

@@ -3,22 +3,13 @@
 #pragma once
 
 #include <limits>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "plan/roles/pool_latency.h"
 #include "plan/roles/role_estimate.h"
 
 namespace millrace::plan {
-
-inline constexpr double kBusyMax = 0.95;  // beyond it, queues grow without bound
-
-// "KV of a-1"
-std::string OfNode(const char* what, const RoleProblem& problem, int node);
-// The row of a node in the tables of links; unset: the coordinator's.
-int RowOf(const RoleProblem& problem, const std::optional<int>& node);
-double HopLatency(const RoleProblem& problem, const std::optional<int>& from,
-                  const std::optional<int>& to);
 
 class RoleNetwork {
  public:

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kTpotForLayers =
     0.9;  // of the limit, for the layers; hops and waiting take the rest
-constexpr double kMeanTtft = 0.5, kMeanTpot = 0.75;  // of the limits, where prompts disturb outputs
+constexpr double kMeanTtft = 0.5, kMeanTpot = 0.9;  // of the limits, where prompts disturb outputs
 constexpr double kSequencesMax = 256;
 
 // Sequences that fit beside `layers` layers, divided over the stages of a route through such nodes.
@@ -95,7 +95,7 @@ void AddPhaseRates(GoodputProblem& problem) {
 RoleProblem RolesOf(const GoodputProblem& problem) {
   RoleProblem out;
   out.goodput = &problem;
-  out.both = problem;
+  out.both = RoundsOf(problem);
   if (problem.ttft_s) out.both.ttft_s = *problem.ttft_s * kMeanTtft;
   if (problem.tpot_s) out.both.tpot_s = *problem.tpot_s * kMeanTpot;
   out.prefill = out.decode = problem.flow;

@@ -6,6 +6,7 @@
 
 #include "core/plan.h"
 #include "plan/flow_goodput.h"
+#include "plan/rounds_goodput.h"
 
 namespace millrace::plan {
 
@@ -15,8 +16,8 @@ struct RoleProblem {
   // limit. A stage runs all layers that it holds.
   FlowProblem prefill, decode;
   // For nodes that do both: `goodput` with tighter limits. Its estimates are means, and the limits
-  // hold for nine requests in ten.
-  GoodputProblem both;
+  // hold for nine requests in ten. Its flow problem is that of `goodput`.
+  RoundsProblem both;
   std::vector<int> domain;  // by node: KV moves only between nodes of one domain
   int num_domains = 1;
 

@@ -21,6 +21,16 @@ constexpr double kDescents = 0.25;     // share of the evaluations for the start
 constexpr int kProposals = 8;          // for each evaluation: small clusters have few divisions
 constexpr int kDrawsMax = 16;          // until a move is found that changes something
 
+// Requests per second. Divisions that keep the limits at no rate are rated below it, by what they
+// would do with limits kRelaxed times as long.
+constexpr double kMissedMost = 1e-6, kRelaxed = 1.5;
+
+GoodputProblem Relaxed(GoodputProblem problem) {
+  if (problem.ttft_s) *problem.ttft_s *= kRelaxed;
+  if (problem.tpot_s) *problem.tpot_s *= kRelaxed;
+  return problem;
+}
+
 // Interchangeable nodes, and how many of them have which role.
 struct NodeClass {
   std::vector<int> nodes;
@@ -34,7 +44,13 @@ int RoleIndex(StageRole role) { return static_cast<int>(role); }
 class DivisionSearch {
  public:
   DivisionSearch(const RoleProblem& problem, const RoleSearchOptions& options)
-      : problem_(problem), options_(options), placer_(problem), rng_(options.seed) {
+      : problem_(problem),
+        options_(options),
+        relaxed_goodput_(Relaxed(*problem.goodput)),
+        relaxed_(RolesOf(relaxed_goodput_)),
+        placer_(problem),
+        relaxed_placer_(relaxed_),
+        rng_(options.seed) {
     FindClasses();
   }
 
@@ -70,7 +86,7 @@ class DivisionSearch {
   void Anneal(const Division& start);
   bool Move(Division& division);
   double Rate(const Division& division);
-  RolePlacement PlacementOf(const Division& division);
+  RolePlacement PlacementOf(const Division& division, PoolPlacer& placer) const;
   void Finish(const Division& division, uint64_t salt, std::vector<RoleCandidate>& out);
 
   bool Over() const {
@@ -89,7 +105,7 @@ class DivisionSearch {
   std::vector<std::pair<double, Division>> Sorted() const {
     std::vector<std::pair<double, Division>> sorted;
     for (const auto& [division, rate] : known_) {
-      if (rate > 0) sorted.emplace_back(rate, division);
+      if (rate > kMissedMost) sorted.emplace_back(rate, division);
     }
     std::ranges::stable_sort(sorted,
                              [](const auto& a, const auto& b) { return a.first > b.first; });
@@ -103,7 +119,10 @@ class DivisionSearch {
 
   const RoleProblem& problem_;
   const RoleSearchOptions& options_;
-  PoolPlacer placer_;
+  // With longer limits, to tell bad divisions from worse ones.
+  const GoodputProblem relaxed_goodput_;
+  const RoleProblem relaxed_;
+  PoolPlacer placer_, relaxed_placer_;
   Rng rng_;
   std::vector<NodeClass> classes_;
   std::map<Division, double> known_;
@@ -272,12 +291,14 @@ double DivisionSearch::Rate(const Division& division) {
   const auto [it, added] = known_.try_emplace(division, 0);
   if (!added) return it->second;
   ++evaluations_;
-  const RolePlacement placement = PlacementOf(division);
-  const RoleEstimate estimate = EstimateRoles(problem_, placement);
-  return it->second = HasPrefill(estimate) ? estimate.requests_per_s : 0;
+  const RoleEstimate estimate = EstimateRoles(problem_, PlacementOf(division, placer_));
+  if (HasPrefill(estimate)) return it->second = estimate.requests_per_s;
+  const RoleEstimate relaxed = EstimateRoles(relaxed_, PlacementOf(division, relaxed_placer_));
+  const double rate = HasPrefill(relaxed) ? relaxed.requests_per_s : 0;
+  return it->second = kMissedMost * rate / (1 + rate);
 }
 
-RolePlacement DivisionSearch::PlacementOf(const Division& division) {
+RolePlacement DivisionSearch::PlacementOf(const Division& division, PoolPlacer& placer) const {
   RolePlacement out;
   const auto n = static_cast<size_t>(problem_.num_nodes());
   out.layers.resize(n);
@@ -299,7 +320,7 @@ RolePlacement DivisionSearch::PlacementOf(const Division& division) {
       any = any || members[i];
     }
     if (!any) return;
-    const Placement& pool = placer_.Place(role, members);
+    const Placement& pool = placer.Place(role, members);
     for (size_t i = 0; i < n; ++i) {
       if (members[i]) out.layers[i] = pool[i];
     }
@@ -316,7 +337,7 @@ RolePlacement DivisionSearch::PlacementOf(const Division& division) {
 // single nodes move.
 void DivisionSearch::Finish(const Division& division, uint64_t salt,
                             std::vector<RoleCandidate>& out) {
-  RolePlacement placement = PlacementOf(division);
+  RolePlacement placement = PlacementOf(division, placer_);
   RoleCandidate best{placement, EstimateRoles(problem_, placement)};
   for (const StageRole role : {StageRole::kPrefill, StageRole::kDecode, StageRole::kBoth}) {
     for (int domain = 0; domain < problem_.num_domains; ++domain) {

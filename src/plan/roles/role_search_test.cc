@@ -80,9 +80,7 @@ class BestPools {
   }
 
  private:
-  double Together(const Placement& p) const {
-    return EstimateGoodput(problem_.both, p).requests_per_s;
-  }
+  double Together(const Placement& p) const { return EstimateTogether(problem_, p).requests_per_s; }
 
   const RoleProblem& problem_;
   std::map<std::string, double> known_;

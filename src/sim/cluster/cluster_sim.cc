@@ -125,7 +125,7 @@ ClusterReport ClusterSim::Run(Workload& workload) {
   if (next_) events_.Push(next_->arrival + options_.front_end, {});
   events_.Push(now_ + options_.controller.heartbeat_every, {.kind = Kind::kTick});
   ++ticks_;
-  while (!Done() && HandleNext()) {
+  while (!stopped_ && !Done() && HandleNext()) {
   }
   return Report();
 }

@@ -74,8 +74,10 @@ class ClusterSim : private WorkerWorld {
   static Result<std::unique_ptr<ClusterSim>> Create(ClusterSimOptions options);
   ~ClusterSim() override;
 
-  // Runs the workload to its end (or to stop_at). Call once.
+  // Runs the workload to its end (or to stop_at, or until Stop). Call once.
   ClusterReport Run(Workload& workload);
+  // Ends Run after the current event. For the callbacks below.
+  void Stop() { stopped_ = true; }
 
   // Called now and then with the number of arrived requests.
   std::function<void(uint64_t arrived, Time now)> on_progress;
@@ -190,6 +192,7 @@ class ClusterSim : private WorkerWorld {
   std::deque<RequestId> backlog_;  // refused by a full queue, and asking again
   bool room_ = false;              // the queue may be shorter than at the last attempt
   int idle_ticks_ = 0;
+  bool stopped_ = false;
   bool gave_up_ = false;              // nothing will happen any more
   const bool apart_;                  // prefill and decode
   std::map<RequestId, Time> handed_;  // to decode, and not pulled yet: since when
