@@ -64,6 +64,10 @@ ProfileRates RatesOf(const Profile& profile) {
           .decode_tokens_per_s = PerSecond(ProfileRates::kDecodes, step.Seconds(decodes))};
 }
 
+double PromptSeconds(const Profile& profile, int64_t tokens) {
+  return profile.step.model.Seconds(PromptOf(tokens));
+}
+
 Status CheckPlausible(const Profile& profile) {
   constexpr double kSecondsMin = 1e-7, kSecondsMax = 1e4;
   const auto check = [&](std::string_view what, const StepModel& model, const BatchShape& batch) {

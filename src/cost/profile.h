@@ -64,6 +64,9 @@ struct ProfileRates {
 };
 ProfileRates RatesOf(const Profile& profile);
 
+// The time of a step of the whole model with one prompt of this many tokens.
+double PromptSeconds(const Profile& profile, int64_t tokens);
+
 // kInvalidArgument: times that no machine can have, such as a step that takes none.
 Status CheckPlausible(const Profile& profile);
 

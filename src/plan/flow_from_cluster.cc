@@ -160,8 +160,8 @@ Result<FlowProblem> FlowFromCluster(const ClusterSpec& cluster, const ModelFootp
   problem.model = model.name;
   problem.num_layers = model.spec.num_layers;
   problem.partial_inference = partial_inference;
-  const auto activation_bytes =
-      static_cast<double>(model.spec.hidden_size) * static_cast<double>(BytesOf(model.spec.dtype));
+  const auto activation_bytes = static_cast<double>(
+      options.activation_bytes.value_or(cost::ActivationBytesPerToken(model.spec)));
   std::map<NodeKind, std::vector<double>> known;
   std::vector<int> max_layers;
   for (const NodeSpec& node : cluster.nodes) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,8 @@ struct NodeCapacityOptions {
   int step_tokens = 2048;      // of a step, whose activations take memory beside the weights
   int max_sequences = 256;     // decoded together by one step
   int64_t token_id_bytes = 4;  // of one token between a node and the coordinator
+  // Of one token between nodes; unset: in the model's type.
+  std::optional<int64_t> activation_bytes = {};
 };
 
 // The cost of `layers` layers of the model on a node, using all its devices.

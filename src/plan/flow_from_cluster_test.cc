@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "cost/memory_model.h"
+
 namespace millrace::plan {
 namespace {
 
@@ -113,6 +115,18 @@ TEST(FlowFromClusterTest, LinksNicsAndTrunksBecomeTokensPerSecond) {
   EXPECT_EQ(problem->Link(0, 2), 0);
   for (double rate : problem->nodes[1].tokens_per_s) EXPECT_LE(rate, 7);
   EXPECT_TRUE(ValidateFlowProblem(*problem).ok());
+}
+
+TEST(FlowFromClusterTest, ActivationsMayHaveAnotherTypeThanTheModel) {
+  ClusterSpec cluster;
+  cluster.nodes = {Node(100), Node(100)};
+  cluster.links.push_back({0, 1, 1e6, {}, {}});
+  const auto link = [&](const NodeCapacityOptions& options) {
+    return FlowFromCluster(cluster, Model(), kMix, Linear, false, options)->Link(0, 1);
+  };
+  NodeCapacityOptions wide = kAllMemory;
+  wide.activation_bytes = 3 * cost::ActivationBytesPerToken(Model().spec);
+  EXPECT_NEAR(link(kAllMemory) / link(wide), 3, 1e-9);
 }
 
 // The profile's text is a number here, by which every step takes longer.

@@ -6,7 +6,6 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "cost/memory_model.h"
 #include "plan/flow_from_helix.h"
 #include "plan/io/cluster_yaml.h"
 #include "plan/io/helix_files.h"
@@ -92,15 +91,8 @@ Result<plan::GoodputProblem> GoodputOf(const ClusterSpec& cluster,
   const plan::LayerCost cost_of = [&](const NodeSpec& node, const auto& of, int layers) {
     return costs.Of(node, node.device_count, of.spec, {0, layers});
   };
-  MR_ASSIGN_OR_RETURN(auto flow, plan::FlowFromCluster(cluster, model, mix, cost_of, partial));
-  // It counts activations in the model's type.
-  const double factor = static_cast<double>(cost::ActivationBytesPerToken(model.spec)) /
-                        static_cast<double>(bytes.activation);
-  for (int from = 0; from < flow.num_nodes(); ++from) {
-    for (int to = 0; to < flow.num_nodes(); ++to) {
-      flow.link_tokens_per_s[static_cast<size_t>(from * (flow.num_nodes() + 1) + to)] *= factor;
-    }
-  }
+  MR_ASSIGN_OR_RETURN(auto flow, plan::FlowFromCluster(cluster, model, mix, cost_of, partial,
+                                                       {.activation_bytes = bytes.activation}));
   return plan::GoodputFromCluster(std::move(flow), cluster, model, mix, cost_of, bytes);
 }
 

@@ -46,7 +46,7 @@ void MachineReports::On(Membership::Worker& from, const WorkerProfile& message, 
   auto profile = ReadWorkersProfile(message.text, num_layers_);
   if (profile.ok()) {
     // A slow worker is not stuck in its first full step.
-    const double full_s = cost::MeasuredCost(*profile).Seconds(cost::PromptOf(max_batched_tokens_));
+    const double full_s = cost::PromptSeconds(*profile, max_batched_tokens_);
     const auto full_ms = static_cast<int64_t>(full_s * 1e3);
     from.longest_batch_ms = std::max(from.longest_batch_ms, full_ms);
     from.profile = std::make_shared<const cost::Profile>(std::move(*profile));
