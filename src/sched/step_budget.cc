@@ -6,26 +6,31 @@
 namespace millrace::sched {
 namespace {
 
-// Of the prompt tokens of a step that took too long, at least this share stays: one slow step may
-// be the machine's.
-constexpr double kLeastKept = 0.25;
-constexpr double kGrowth = 1.1;        // by a full step that was fast enough
-constexpr double kFastEnough = 0.9;    // of the limit
+constexpr int kSteps = 16;           // whose mean decides, or fewer that took as long as these may
+constexpr double kLeastKept = 0.25;  // of the largest of them
+constexpr double kGrowth = 1.25;     // if the largest was full and they were fast enough
+constexpr double kFastEnough = 0.9;  // of the limit
 constexpr double kCountsAsFull = 0.9;  // of the budget
 
 }  // namespace
 
 bool StepBudget::Ended(const TimedStep& step) {
   if (step.decodes == 0) return false;  // it delayed no token
-  const int prompts = step.tokens - step.decodes;
-  const double part = step.round_trip.seconds() / limit_.seconds();
+  took_ = took_ + step.round_trip;
+  tokens_most_ = std::max(tokens_most_, step.tokens);
+  prompts_ = prompts_ || step.tokens > step.decodes;
+  ++steps_;
+  if (steps_ < kSteps && took_.seconds() < kSteps * limit_.seconds()) return false;
+  const double part = took_.seconds() / (limit_.seconds() * steps_);
   int next = tokens_;
-  if (part > 1 && prompts > 0) {
-    const double kept = std::max(1 / part, kLeastKept) * prompts;
-    next = std::min(tokens_, step.decodes + static_cast<int>(kept));
-  } else if (part < kFastEnough && step.tokens >= kCountsAsFull * tokens_) {
+  if (part > 1 && prompts_) {
+    next = std::min(tokens_, static_cast<int>(tokens_most_ * std::max(1 / part, kLeastKept)));
+  } else if (part < kFastEnough && tokens_most_ >= kCountsAsFull * tokens_) {
     next = std::min(tokens_max_, static_cast<int>(kGrowth * tokens_) + 1);
   }
+  steps_ = tokens_most_ = 0;
+  prompts_ = false;
+  took_ = {};
   return std::exchange(tokens_, next) != next;
 }
 

@@ -1,7 +1,8 @@
 // StepBudget: how many tokens a pipeline's steps may have so that those that decode keep a limit of
-// the time per output token (TPOT). A sequence gets one token per step, so no such step should take
-// longer than the limit. The budget follows the steps as they are measured: it shrinks by the
-// prompt tokens of a step that took too long, and grows slowly while full steps are fast enough.
+// the time per output token (TPOT). A sequence gets one token per step, and its TPOT is the mean of
+// the steps of its answer. So the mean of some steps in a row counts: a long one between short ones
+// does no harm. The budget shrinks when that mean is beyond the limit, and grows while full steps
+// leave room.
 //
 // Owned by the driver of a scheduler (Scheduler::LimitSteps); one thread.
 #pragma once
@@ -25,6 +26,11 @@ class StepBudget {
   Duration limit_;
   int tokens_max_;
   int tokens_;
+  // Of the steps that decode since the budget was last decided.
+  int steps_ = 0;
+  int tokens_most_ = 0;   // in one of them
+  bool prompts_ = false;  // one of them had prompt tokens
+  Duration took_;         // all of them
 };
 
 }  // namespace millrace::sched
