@@ -78,6 +78,9 @@ Result<std::unique_ptr<Instance>> Instance::Create(const InstanceOptions& option
 Instance::Instance(const InstanceOptions& options, std::unique_ptr<sched::Scheduler> scheduler)
     : options_(options), scheduler_(std::move(scheduler)) {
   use_.kv_blocks = options.scheduler.num_blocks;
+  if (options.tpot_limit) {
+    budget_.emplace(*options.tpot_limit, options.scheduler.max_num_batched_tokens);
+  }
   for (const cost::StepCost* cost : options.stages) stages_.push_back({cost, Time{}, Duration{}});
 }
 
@@ -89,6 +92,7 @@ void Instance::Submit(Time now, std::vector<Time>& ends) {
       spare_.pop_back();
     }
     step.answer.Take(*plan);
+    if (budget_) timer_.Submitted(*plan, now);
     step.end = RunThroughStages(*plan, now);
     ends.push_back(step.end);
     in_flight_.push_back(std::move(step));
@@ -154,6 +158,10 @@ void Instance::Finish(Time now, StepResult& result, std::vector<RequestOutput>& 
   InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
   step.answer.WriteTo(result);
+  const auto timed = budget_ ? timer_.Done(result.id, now) : std::nullopt;
+  if (timed && budget_->Ended(*timed)) {
+    scheduler_->LimitSteps({.tokens_beside_decodes = budget_->tokens()});
+  }
   scheduler_->Commit(result, now, outputs, pulls_);
   CountKv(now);
   spare_.push_back(std::move(step.answer));

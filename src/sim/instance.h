@@ -18,6 +18,8 @@
 #include "cost/pace.h"
 #include "cost/step_cost.h"
 #include "sched/scheduler.h"
+#include "sched/step_budget.h"
+#include "sched/step_timer.h"
 
 namespace millrace::sim {
 
@@ -35,6 +37,7 @@ struct InstanceOptions {
   double swap_s_per_block = 0;              // KV to the host or back, before the step runs
   double hop_s = 0;                         // from one stage to the next, without the bytes
   double hop_s_per_token = 0;               // activation bytes over the link's bandwidth
+  std::optional<Duration> tpot_limit;       // as of cluster::ControllerOptions
 };
 
 // One step on its way through the stages, for timelines and for comparison with a live run.
@@ -132,6 +135,8 @@ class Instance {
 
   const InstanceOptions options_;
   std::unique_ptr<sched::Scheduler> scheduler_;
+  std::optional<sched::StepBudget> budget_;
+  sched::StepTimer timer_;  // of budget_
   std::vector<Stage> stages_;
   std::deque<InFlight> in_flight_;
   std::vector<sched::KvPull> pulls_;  // scratch; nothing is pulled

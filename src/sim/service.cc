@@ -16,7 +16,8 @@ constexpr uint64_t kProgressEvery = 4096;  // arrivals
 Result<std::unique_ptr<Service>> Service::Create(const ServiceOptions& options) {
   MR_CHECK(!options.instances.empty()) << "a service needs an instance";
   std::unique_ptr<Service> service(new Service(options));
-  for (const InstanceOptions& instance : options.instances) {
+  for (InstanceOptions instance : options.instances) {
+    if (options.limits.tpot_s) instance.tpot_limit = Duration::Seconds(*options.limits.tpot_s);
     MR_ASSIGN_OR_RETURN(auto made, Instance::Create(instance));
     service->instances_.push_back(std::move(made));
   }
