@@ -50,8 +50,12 @@ Shape ShapeOf(const Plan& plan) {
 // The best of each shape first, then the others; each in the order that they have.
 void DifferentShapesFirst(std::vector<PlanCandidate>& candidates) {
   std::set<Shape> seen;
-  std::ranges::stable_partition(
-      candidates, [&](const PlanCandidate& c) { return seen.insert(ShapeOf(c.plan)).second; });
+  std::vector<PlanCandidate> first, rest;
+  for (PlanCandidate& c : candidates) {
+    (seen.insert(ShapeOf(c.plan)).second ? first : rest).push_back(std::move(c));
+  }
+  candidates = std::move(first);
+  std::ranges::move(rest, std::back_inserter(candidates));
 }
 
 class PlanRanking {
