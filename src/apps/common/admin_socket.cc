@@ -21,7 +21,7 @@ namespace {
 constexpr mode_t kFolderMode = 0700;
 constexpr mode_t kOthersMask = 077;
 constexpr uid_t kRoot = 0;
-constexpr uint16_t kPortMax = 65535;
+constexpr uint16_t kHighestPort = 65535;
 constexpr char kOwnFolderCure[] = "set XDG_RUNTIME_DIR to a folder of your own";
 
 std::optional<uid_t> OwnerOfFolder(const std::string& path) {
@@ -47,7 +47,7 @@ std::vector<std::string> AdminFolders(const RuntimePlaces& places) {
   const std::string& xdg = places.xdg_runtime_dir;
   const auto add = [&](const std::string& parent) {
     const std::string folder = parent + "/millrace";
-    if ((folder + SocketName(kPortMax)).size() <= net::kUnixPathBytesMax) folders.push_back(folder);
+    if ((folder + SocketName(kHighestPort)).size() <= net::kUnixPathBytesMax) folders.push_back(folder);
   };
   // The variable may come from another user (su, sudo -E) or another machine (batch systems).
   if (xdg.starts_with('/') && Usable(xdg, places.user)) add(xdg);
