@@ -47,7 +47,8 @@ std::vector<std::string> AdminFolders(const RuntimePlaces& places) {
   const std::string& xdg = places.xdg_runtime_dir;
   const auto add = [&](const std::string& parent) {
     const std::string folder = parent + "/millrace";
-    if ((folder + SocketName(kHighestPort)).size() <= net::kUnixPathBytesMax) folders.push_back(folder);
+    if ((folder + SocketName(kHighestPort)).size() <= net::kUnixPathBytesMax)
+      folders.push_back(folder);
   };
   // The variable may come from another user (su, sudo -E) or another machine (batch systems).
   if (xdg.starts_with('/') && Usable(xdg, places.user)) add(xdg);
