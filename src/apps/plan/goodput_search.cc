@@ -45,8 +45,9 @@ plan::Evaluator AfterWorstLosses(plan::Evaluator judge, const plan::RoleProblem&
       const auto& losable = problem.goodput->losable;
       if (std::ranges::find(losable, stage.nodes.front()) == losable.end()) continue;
       auto left = PlanAfterLoss(problem, plan, stage.nodes.front());
-      if (!left)
+      if (!left) {
         return FailedPrecondition("the loss of a node with several stages is not supported");
+      }
       if (left->plan.stages.empty()) return 0.0;
       losses.push_back(std::move(*left));
     }
@@ -228,7 +229,7 @@ std::string GoodputText(const GoodputAnswer& answer, const GoodputSearchOptions&
   if (options.survive) {
     out += fmt::format(
         "all rates are those after the loss of any one {}node; plans with several stages on a node "
-        "are not supported here and were left out\n",
+        "are not rated\n",
         HasSpot(cluster) ? "spot " : "");
   }
   const plan::PlanCandidate *with = answer.Best(true), *without = answer.Best(false);
