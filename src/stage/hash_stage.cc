@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/check.h"
 
@@ -33,26 +34,41 @@ Status HashStage::OpenPipeline(PipelineId pipeline, const StagePipeline& options
   if (options.block_size < 1 || options.num_blocks < 1 || options.num_host_blocks < 0) {
     return InvalidArgument(Name(pipeline) + " has no blocks");
   }
-  const auto [it, fresh] = pipelines_.try_emplace(pipeline);
-  if (!fresh) return FailedPrecondition(Name(pipeline) + " is already open");
-  it->second.options = options;
+  if (HasPipeline(pipeline)) return FailedPrecondition(Name(pipeline) + " is already open");
+  auto opened = std::make_shared<Pipeline>(Pipeline{.options = options});
   const size_t slots =
       static_cast<size_t>(range.size()) * options.block_size * static_cast<size_t>(num_heads());
-  it->second.device.resize(slots * options.num_blocks);
-  it->second.host.resize(slots * options.num_host_blocks);
+  opened->device.resize(slots * options.num_blocks);
+  opened->host.resize(slots * options.num_host_blocks);
   // The memory of an earlier owner.
-  for (size_t i = 0; i < it->second.device.size(); ++i) {
-    it->second.device[i] = pipeline.value() * 0x9e3779b97f4a7c15ull + i;
+  for (size_t i = 0; i < opened->device.size(); ++i) {
+    opened->device[i] = pipeline.value() * 0x9e3779b97f4a7c15ull + i;
   }
+  const MutexLock lock(mutex_);
+  pipelines_.emplace(pipeline, std::move(opened));
   return OkStatus();
 }
 
-void HashStage::ClosePipeline(PipelineId pipeline) { pipelines_.erase(pipeline); }
+void HashStage::ClosePipeline(PipelineId pipeline) {
+  const MutexLock lock(mutex_);
+  pipelines_.erase(pipeline);
+}
+
+std::shared_ptr<HashStage::Pipeline> HashStage::Find(PipelineId pipeline) const {
+  const MutexLock lock(mutex_);
+  const auto found = pipelines_.find(pipeline);
+  return found == pipelines_.end() ? nullptr : found->second;
+}
+
+int HashStage::num_pipelines() const {
+  const MutexLock lock(mutex_);
+  return static_cast<int>(pipelines_.size());
+}
 
 void HashStage::ReturnBlocks(PipelineId id, std::span<const BlockIndex> blocks) {
-  const auto found = pipelines_.find(id);
-  if (found == pipelines_.end()) return;
-  Pipeline& pipeline = found->second;
+  const auto found = Find(id);
+  if (!found) return;
+  Pipeline& pipeline = *found;
   const LayerRange layers = pipeline.options.layers;
   const auto slots = static_cast<size_t>(pipeline.options.block_size) * num_heads();
   for (int layer = layers.begin; layer < layers.end; ++layer) {
@@ -86,12 +102,12 @@ StageLimits HashStage::limits() const {
 }
 
 Status HashStage::Check(const StagePart& part) const {
-  const auto found = pipelines_.find(part.pipeline);
-  if (found == pipelines_.end()) {
+  const auto found = Find(part.pipeline);
+  if (!found) {
     ++refused_writes_;
     return NotFound(Name(part.pipeline) + " is not open");
   }
-  const StagePipeline& o = found->second.options;
+  const StagePipeline& o = found->options;
   const LayerRange layers = part.LayersOf(o);
   if (layers.size() < 1 || !o.layers.Contains(layers)) {
     return InvalidArgument("layers that " + Name(part.pipeline) + " does not have here");
@@ -124,7 +140,7 @@ Status HashStage::Begin(StagePart& part, Batch& batch) {
   part.result.id = part.plan->id;
   part.inner_activations.clear();
   MR_RETURN_IF_ERROR(Check(part));
-  Pipeline& pipeline = pipelines_.at(part.pipeline);
+  Pipeline& pipeline = *Find(part.pipeline);  // open until this thread closes it
   if (!part.layers) MoveBlocks(pipeline, *part.plan);
   batch.pipeline = &pipeline;
   batch.layers = part.LayersOf(pipeline.options);
@@ -304,9 +320,9 @@ void ForEachSlot(const KvBox& box, Move move) {
 Status HashStage::ReadKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,
                          std::span<std::byte> out) const {
   MR_CHECK(out.size() == KvBytes(box));
-  const auto found = pipelines_.find(pipeline);
-  if (found == pipelines_.end()) return NotFound(Name(pipeline) + " is not open");
-  const Pipeline& from = found->second;
+  const auto found = Find(pipeline);
+  if (!found) return NotFound(Name(pipeline) + " is not open");
+  const Pipeline& from = *found;
   MR_RETURN_IF_ERROR(CheckTable(from.options, box, blocks));
   const int block_size = from.options.block_size;
   ForEachSlot(box, [&](int layer, int head, int token, size_t key, size_t value) {
@@ -322,12 +338,12 @@ Status HashStage::ReadKv(PipelineId pipeline, const KvBox& box, std::span<const 
 Status HashStage::WriteKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,
                           std::span<const std::byte> in) {
   MR_CHECK(in.size() == KvBytes(box));
-  const auto found = pipelines_.find(pipeline);
-  if (found == pipelines_.end()) {
+  const auto found = Find(pipeline);
+  if (!found) {
     ++refused_writes_;
     return NotFound(Name(pipeline) + " is not open");
   }
-  Pipeline& to = found->second;
+  Pipeline& to = *found;
   MR_RETURN_IF_ERROR(CheckTable(to.options, box, blocks));
   const int block_size = to.options.block_size;
   ForEachSlot(box, [&](int layer, int head, int token, size_t key, size_t value) {

@@ -6,9 +6,12 @@
 // One thread, like every Stage; ReadKv and WriteKv as in stage.h.
 #pragma once
 
+#include <atomic>
 #include <map>
+#include <memory>
 #include <vector>
 
+#include "base/mutex.h"
 #include "stage/hash_model.h"
 #include "stage/stage.h"
 
@@ -41,8 +44,8 @@ class HashStage : public Stage {
   static Status RunRanks(std::span<HashStage* const> ranks,
                          std::span<const std::span<StagePart>> parts);
 
-  int num_pipelines() const { return static_cast<int>(pipelines_.size()); }
-  bool HasPipeline(PipelineId pipeline) const { return pipelines_.contains(pipeline); }
+  int num_pipelines() const;
+  bool HasPipeline(PipelineId pipeline) const { return Find(pipeline) != nullptr; }
   // Calls of Run and WriteKv that named a pipeline that is not open: violations of the fence.
   uint64_t refused_writes() const { return refused_writes_; }
 
@@ -61,6 +64,8 @@ class HashStage : public Stage {
   };
 
   int num_heads() const { return heads_.second - heads_.first; }
+  // null: it is not open. A transfer keeps what it found, even if the pipeline closes meanwhile.
+  std::shared_ptr<Pipeline> Find(PipelineId pipeline) const;
   size_t SlotIndex(const Pipeline& pipeline, int layer, BlockIndex block, int offset) const;
   void CopyBlock(const Pipeline& pipeline, std::vector<uint64_t>& to, int to_blocks,
                  BlockIndex to_block, const std::vector<uint64_t>& from, int from_blocks,
@@ -78,8 +83,9 @@ class HashStage : public Stage {
   HashModel model_;
   LayerRange layers_;
   std::pair<int, int> heads_;
-  std::map<PipelineId, Pipeline> pipelines_;
-  mutable uint64_t refused_writes_ = 0;
+  mutable Mutex mutex_;
+  std::map<PipelineId, std::shared_ptr<Pipeline>> pipelines_ MR_GUARDED_BY(mutex_);
+  mutable std::atomic<uint64_t> refused_writes_ = 0;
 };
 
 }  // namespace millrace::stage

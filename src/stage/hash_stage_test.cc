@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <map>
+#include <thread>
 
 #include "base/rng.h"
 #include "sched/scheduler.h"
@@ -302,6 +304,30 @@ TEST(HashStage, RefusesPartsThatDoNotFit) {
       << "a row without a token";
   stage.ClosePipeline(kPipeline);
   EXPECT_TRUE(refused({kPipeline, &plan}));
+}
+
+// Transfers run on threads of their own, and one may read while its pipeline closes.
+TEST(HashStage, ATransferMeetsTheEndOfItsPipeline) {
+  HashStage stage(kModel, {0, 6});
+  const KvBox box{{0, 6}, 0, kModel.heads, 0, 16};
+  const std::vector<BlockIndex> blocks = {3, 1, 2, 0};
+  std::atomic<bool> stop = false;
+  std::atomic<int> read = 0;
+  std::thread transfer([&] {
+    std::vector<std::byte> bytes(stage.KvBytes(box));
+    while (!stop) {
+      const Status status = stage.ReadKv(kPipeline, box, blocks, bytes);
+      EXPECT_TRUE(status.ok() || status.code() == StatusCode::kNotFound) << status.ToString();
+      if (status.ok()) ++read;
+    }
+  });
+  for (int round = 0; round < 200 || read < 20; ++round) {
+    EXPECT_TRUE(stage.OpenPipeline(kPipeline, {{0, 6}, 4, 4, 0, true, true, {}}).ok());
+    if (round % 4 == 0) std::this_thread::yield();
+    stage.ClosePipeline(kPipeline);
+  }
+  stop = true;
+  transfer.join();
 }
 
 }  // namespace

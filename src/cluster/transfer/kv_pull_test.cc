@@ -125,7 +125,7 @@ class KvPullTest : public ::testing::Test {
 TEST_F(KvPullTest, EverythingArrivesInWhicheverOrderTheAnswersCome) {
   order_.activations = PulledActivations::kAny;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
-    *stage_ = StoringStage();
+    stage_ = std::make_shared<StoringStage>();
     Rng rng(seed);
     KvPull pull = Start();
     const PullDone done = RunToTheEnd(pull, At(0), rng);
