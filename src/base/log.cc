@@ -6,7 +6,26 @@
 #include <memory>
 #include <utility>
 
+#include "base/log_mute.h"
+
 namespace millrace {
+namespace {
+
+thread_local int mutes = 0;  // that live on this thread
+
+// A logger calls its sinks on the thread that logs.
+class MutedSink : public spdlog::sinks::stderr_color_sink_mt {
+ public:
+  using Base = spdlog::sinks::stderr_color_sink_mt;
+  void log(const spdlog::details::log_msg& message) override {
+    if (mutes == 0) Base::log(message);
+  }
+};
+
+}  // namespace
+
+LogMute::LogMute() { ++mutes; }
+LogMute::~LogMute() { --mutes; }
 
 Status InitLog(std::string_view level) {
   auto parsed = spdlog::level::from_str(std::string(level));
@@ -15,7 +34,7 @@ Status InitLog(std::string_view level) {
         "unknown log level '{}': use trace, debug, info, warning, error or off", Printable(level)));
   }
   const char* no_color = std::getenv("NO_COLOR");
-  auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+  auto sink = std::make_shared<MutedSink>();
   if (no_color != nullptr && *no_color != '\0') sink->set_color_mode(spdlog::color_mode::never);
   auto logger = std::make_shared<spdlog::logger>("millrace", std::move(sink));
   logger->set_pattern("%H:%M:%S.%e %^%l%$ %v");

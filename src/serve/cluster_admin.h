@@ -2,6 +2,7 @@
 // cluster. A controller has one; a server that runs the model in its own process has none.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -37,6 +38,9 @@ class ClusterAdmin {
   // The object that docs/http-api.md describes under GET /cluster/machines.
   virtual Json Machines() { return Json::object(); }
 
+  // The object that docs/http-api.md describes under GET /cluster/decisions.
+  virtual Json Decisions() { return Json::object(); }
+
   // All from one snapshot.
   virtual std::vector<ClusterMetric> Metrics() { return {}; }
 
@@ -44,9 +48,9 @@ class ClusterAdmin {
   // kFailedPrecondition (not possible now; the text says why).
 
   // The plan's nodes are workers; `workers` holds their names by node index. `text` is the same
-  // plan as text.
-  virtual Status ApplyPlan(Plan plan, std::vector<std::string> workers,
-                           const std::string& text) = 0;
+  // plan as text. Returns the epoch under which the change to the plan has begun.
+  virtual Result<int64_t> ApplyPlan(Plan plan, std::vector<std::string> workers,
+                                    const std::string& text) = 0;
   // Moves the worker's layers to other workers and assigns no new ones to it.
   virtual Status Drain(std::string_view worker) = 0;
   // Moves a running request, with its KV, to pipelines that use that worker.

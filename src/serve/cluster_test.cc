@@ -16,9 +16,12 @@ class FakeAdmin final : public ClusterAdmin {
  public:
   Json Describe() override { return {{"epoch", 7}, {"missing", nullptr}}; }
   Json Machines() override { return {{"workers", {"a"}}}; }
-  Status ApplyPlan(Plan plan, std::vector<std::string> workers, const std::string&) override {
+  Json Decisions() override { return {{"decisions", {1, 2}}}; }
+  Result<int64_t> ApplyPlan(Plan plan, std::vector<std::string> workers,
+                            const std::string&) override {
     plans.push_back({std::move(plan), std::move(workers)});
-    return answer;
+    if (!answer.ok()) return answer;
+    return 8;
   }
   Status Drain(std::string_view worker) override {
     calls += "drain " + std::string(worker) + ";";
@@ -48,7 +51,8 @@ class ClusterTest : public testing::Test {
   }
   static int StatusOf(TestServer& server, const HeaderList& headers,
                       const std::string& path = "/cluster/status") {
-    const bool reads = path == "/cluster/status" || path == "/cluster/machines";
+    const bool reads =
+        path == "/cluster/status" || path == "/cluster/machines" || path == "/cluster/decisions";
     auto reply = server.Start(reads ? "GET" : "POST", path, "{}", headers);
     EXPECT_TRUE(reply->WaitDone());
     return reply->status();
@@ -56,8 +60,8 @@ class ClusterTest : public testing::Test {
   FakeAdmin admin_;
 };
 
-constexpr const char* kPaths[] = {"/cluster/status", "/cluster/machines", "/cluster/plan",
-                                  "/cluster/drain", "/cluster/migrate"};
+constexpr const char* kPaths[] = {"/cluster/status", "/cluster/machines", "/cluster/decisions",
+                                  "/cluster/plan",   "/cluster/drain",    "/cluster/migrate"};
 
 TEST_F(ClusterTest, TheAdminSocketNeedsNoKey) {
   auto server = Serve({"root-key"}, {"api-key"});
@@ -142,6 +146,7 @@ TEST_F(ClusterTest, TheStatusIncludesTheModelsName) {
   EXPECT_EQ(server->Get("/cluster/status"),
             (Json{{"epoch", 7}, {"missing", nullptr}, {"model", "tiny"}}));
   EXPECT_EQ(server->Get("/cluster/machines"), (Json{{"workers", {"a"}}, {"model", "tiny"}}));
+  EXPECT_EQ(server->Get("/cluster/decisions"), (Json{{"decisions", {1, 2}}, {"model", "tiny"}}));
 }
 
 TEST_F(ClusterTest, PlansArriveParsed) {

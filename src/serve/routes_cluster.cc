@@ -73,6 +73,10 @@ void Service::Impl::ClusterMachines(Call call) {
   if (ClusterAdmin* admin = AdminOrReply(call)) AnswerWithModel(call, admin->Machines());
 }
 
+void Service::Impl::ClusterDecisions(Call call) {
+  if (ClusterAdmin* admin = AdminOrReply(call)) AnswerWithModel(call, admin->Decisions());
+}
+
 void Service::Impl::AnswerAdmin(const Call& call, const Status& status, const char* param) const {
   if (!status.ok()) return call.reply->Send(ErrorResponse(FromAdmin(status, param)));
   MR_LOG(info, "{} by {}: {}", call.request.path, Printable(call.request.peer, 64), "accepted");
@@ -91,7 +95,8 @@ void Service::Impl::ClusterPlan(Call call) {
   if (reader.failed()) return refuse(*reader.error());
   auto plan = plan::ParseWorkerPlan(text, "plan");
   if (!plan.ok()) return refuse(BadField("plan", plan.status().message()));
-  AnswerAdmin(call, admin->ApplyPlan(std::move(plan->plan), std::move(plan->workers), text),
+  AnswerAdmin(call,
+              admin->ApplyPlan(std::move(plan->plan), std::move(plan->workers), text).status(),
               "plan");
 }
 

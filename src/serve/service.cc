@@ -125,6 +125,7 @@ void Service::Impl::AddRoutes() {
   add("GET", "/metrics", Access::kMonitor, &Impl::Metrics);
   add("GET", "/cluster/status", Access::kAdmin, &Impl::ClusterStatus);
   add("GET", "/cluster/machines", Access::kAdmin, &Impl::ClusterMachines);
+  add("GET", "/cluster/decisions", Access::kAdmin, &Impl::ClusterDecisions);
   add("POST", "/cluster/plan", Access::kAdmin, &Impl::ClusterPlan);
   add("POST", "/cluster/drain", Access::kAdmin, &Impl::ClusterDrain);
   add("POST", "/cluster/migrate", Access::kAdmin, &Impl::ClusterMigrate);

@@ -78,6 +78,7 @@ class Service::Impl {
   // routes_cluster.cc
   void ClusterStatus(Call call);
   void ClusterMachines(Call call);
+  void ClusterDecisions(Call call);
   void ClusterPlan(Call call);
   void ClusterDrain(Call call);
   void ClusterMigrate(Call call);

@@ -24,7 +24,7 @@ LEVELS = {
 SUB_LEVELS = {
     "cluster": {
         "journal": 0, "store": 0, "link": 0, "transfer": 0,
-        "worker": 1, "control": 1,
+        "worker": 1, "control": 1, "autopilot": 1,
         "runtime": 2,
     },
     "apps": {
@@ -32,7 +32,7 @@ SUB_LEVELS = {
         "common": 1, "bench": 1,
         "plan": 2,
         "cluster": 3, "simulate": 3,
-        "profile": 4,
+        "profile": 4, "autopilot": 4,
         "commands": 5,
         "": 6,
     },

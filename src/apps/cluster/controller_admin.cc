@@ -175,14 +175,16 @@ class ControllerAdmin : public serve::ClusterAdmin {
     for (const auto& link : status.links) links.push_back(ToJson(link));
     return {{"workers", workers}, {"links", links}};
   }
-  Status ApplyPlan(Plan plan, std::vector<std::string> workers, const std::string& text) override {
+  Result<int64_t> ApplyPlan(Plan plan, std::vector<std::string> workers,
+                            const std::string& text) override {
     const MutexLock lock(applying_);  // a plan is written before it is settled
     int64_t epoch = 0;
     MR_RETURN_IF_ERROR(host_.ApplyPlan(std::move(plan), std::move(workers), &epoch));
-    if (!kept_) return OkStatus();
-    return kept_->Write(text, epoch)
-        .WithContext(
-            "the change to the plan has begun, but the next controller will not know of it");
+    if (!kept_) return epoch;
+    MR_RETURN_IF_ERROR(kept_->Write(text, epoch)
+                           .WithContext("the change to the plan has begun, but the next controller "
+                                        "will not know of it"));
+    return epoch;
   }
   Status Drain(std::string_view worker) override { return host_.DrainWorker(worker); }
   Status Migrate(RequestId request, std::string_view worker) override {

@@ -9,9 +9,11 @@
 #include <functional>
 #include <thread>
 
+#include "apps/autopilot/decision_json.h"
 #include "apps/cli/parse.h"
 #include "apps/cluster/admin_client.h"
 #include "apps/cluster/cluster_view.h"
+#include "apps/cluster/json_fields.h"
 #include "apps/cluster/plan_diff.h"
 #include "apps/commands/commands.h"
 #include "base/clock.h"
@@ -82,8 +84,28 @@ Status WaitUntilDone(AdminClient& client, const WaitFlags& flags, const Remainin
 
 struct StatusFlags {
   AdminFlags admin;
-  bool json = false, watch = false;
+  bool json = false, watch = false, advice = false;
 };
+
+Status PrintAdvice(AdminClient& client) {
+  MR_ASSIGN_OR_RETURN(const Json status, client.Get("/cluster/status"));
+  const Json autopilot = status.value("autopilot", Json());
+  if (!autopilot.is_object()) {
+    return FailedPrecondition(
+        "the cluster has no autopilot: start its controller with --autopilot advise or act");
+  }
+  const Json advice = autopilot.value("advice", Json());
+  if (!advice.is_object()) {
+    fmt::print("The autopilot advises no change; it is {}.\n", TextField(autopilot, "state"));
+    return OkStatus();
+  }
+  const cluster::Decision decision = ReadDecision(advice);
+  fmt::print(
+      "{}To follow it: millrace decisions --plan {} > plan.yaml; millrace plan apply "
+      "plan.yaml\n",
+      DecisionText(decision, true), decision.id);
+  return OkStatus();
+}
 
 Status PrintStatus(AdminClient& client, bool json) {
   MR_ASSIGN_OR_RETURN(const Json status, client.Get("/cluster/status"));
@@ -122,6 +144,7 @@ class StatusWatch {
 
 Status RunStatus(const StatusFlags& flags) {
   MR_ASSIGN_OR_RETURN(AdminClient client, AdminClient::Create(flags.admin));
+  if (flags.advice) return PrintAdvice(client);
   StatusWatch watch(client, flags.json);
   while (flags.watch) {
     if (isatty(STDOUT_FILENO) == 1) fmt::print("{}", kClearScreen);
@@ -270,9 +293,15 @@ std::unique_ptr<Command> MakeStatusCommand() {
   auto flags = std::make_shared<StatusFlags>();
   command->Add("Output", FlagOption("json", &flags->json), "Print JSON");
   command->Add("Output", FlagOption("watch", &flags->watch), "Show it again every second");
+  command->Add("Output", FlagOption("advice", &flags->advice),
+               "Show the change of plan that the autopilot advises, and why");
   AddAdminOptions(*command, &flags->admin);
   AddGeneralOptions(*command);
   command->log_level = "warning";
+  command->validate = [flags] {
+    if (!flags->advice || (!flags->json && !flags->watch)) return OkStatus();
+    return InvalidArgument("--advice is for people; --json has it under autopilot.advice");
+  };
   command->run = [flags] { return RunStatus(*flags); };
   return command;
 }

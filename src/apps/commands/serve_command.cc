@@ -3,10 +3,12 @@
 
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "apps/autopilot/attach.h"
 #include "apps/cli/parse.h"
 #include "apps/cluster/cluster_flags.h"
 #include "apps/cluster/leading.h"
@@ -21,6 +23,8 @@ struct ServeClusterFlags {
   std::string store;  // empty: no cluster
   std::string etcd_tls_dir;
   ControllerFlags controller;
+  AutopilotFlags autopilot;
+  std::set<std::string> given;
 };
 
 void AddClusterOptions(Command& command, ServeClusterFlags* flags) {
@@ -39,6 +43,7 @@ void AddClusterOptions(Command& command, ServeClusterFlags* flags) {
   AddJournalOptions(command, &flags->controller, "FOLDER/journal of sqlite:FOLDER");
   AddTrustOptions(command, &flags->controller.trust);
   AddLayoutOptions(command, &flags->controller, "1");
+  AddAutopilotOptions(command, &flags->autopilot);
 }
 
 void DescribeClusterMeaning(Command& command) {
@@ -54,23 +59,24 @@ constexpr std::string_view kSqliteStore = "sqlite:";
 // Without --cluster this process computes the whole model and no worker joins.
 Status ValidateAlone(const ServeClusterFlags& flags) {
   const ControllerFlags& c = flags.controller;
-  const char* flag = c.stages.value_or(1) > 1      ? "--pipeline-parallel-size"
-                     : c.tensor_parallel > 1       ? "--tensor-parallel-size"
-                     : c.prefill_workers           ? "--prefill-workers"
-                     : c.decode_workers            ? "--decode-workers"
-                     : c.replicas                  ? "--data-parallel-size"
-                     : !c.plan_file.empty()        ? "--plan"
-                     : c.fixed                     ? "--fixed-layout"
-                     : c.dispatch                  ? "--dispatch"
-                     : c.cross_class_replay        ? "--cross-class-replay"
-                     : !c.journal.empty()          ? "--journal"
-                     : WantsSync(c)                ? "--journal-sync"
-                     : !c.listen.empty()           ? "--listen"
-                     : !flags.etcd_tls_dir.empty() ? "--etcd-tls-dir"
-                     : !c.trust.token_file.empty() ? "--token"
-                     : !c.trust.tls_dir.empty()    ? "--tls-dir"
-                     : c.trust.insecure            ? "--insecure"
-                                                   : nullptr;
+  const char* flag = c.stages.value_or(1) > 1                          ? "--pipeline-parallel-size"
+                     : c.tensor_parallel > 1                           ? "--tensor-parallel-size"
+                     : c.prefill_workers                               ? "--prefill-workers"
+                     : c.decode_workers                                ? "--decode-workers"
+                     : c.replicas                                      ? "--data-parallel-size"
+                     : !c.plan_file.empty()                            ? "--plan"
+                     : c.fixed                                         ? "--fixed-layout"
+                     : c.dispatch                                      ? "--dispatch"
+                     : c.cross_class_replay                            ? "--cross-class-replay"
+                     : !c.journal.empty()                              ? "--journal"
+                     : WantsSync(c)                                    ? "--journal-sync"
+                     : !c.listen.empty()                               ? "--listen"
+                     : !flags.etcd_tls_dir.empty()                     ? "--etcd-tls-dir"
+                     : !c.trust.token_file.empty()                     ? "--token"
+                     : !c.trust.tls_dir.empty()                        ? "--tls-dir"
+                     : c.trust.insecure                                ? "--insecure"
+                     : flags.autopilot.choice != AutopilotChoice::kOff ? "--autopilot"
+                                                                       : nullptr;
   if (flag == nullptr) return OkStatus();
   return InvalidArgument(fmt::format(
       "{} is for a cluster, and without --cluster one process computes the whole model: give "
@@ -123,6 +129,8 @@ Result<std::unique_ptr<LocalModel>> LeadCluster(const ServeFlags& flags,
   settings.term = settings.leading->term();
   MR_ASSIGN_OR_RETURN(ClusterModel started,
                       StartClusterModel(flags.engine, flags.chat_template, settings, clock));
+  MR_RETURN_IF_ERROR(
+      AttachAutopilot(cluster.autopilot, flags.engine, settings.leading, started, clock));
   return std::move(started.model);
 }
 
@@ -153,8 +161,10 @@ std::unique_ptr<Command> MakeServeCommand() {
   AddEngineSeedOption(*command, &flags->engine);
   AddGeneralOptions(*command);
   DescribeClusterMeaning(*command);
+  command->on_given = [cluster](const std::set<std::string>& names) { cluster->given = names; };
   command->validate = [flags, cluster] {
     MR_RETURN_IF_ERROR(ValidateServeFlags(*flags));
+    MR_RETURN_IF_ERROR(ValidateAutopilot(cluster->autopilot, cluster->given));
     return cluster->store.empty() ? ValidateAlone(*cluster) : ValidateController(*cluster, *flags);
   };
   command->run = [flags, cluster] {

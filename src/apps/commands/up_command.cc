@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <set>
 
+#include "apps/autopilot/attach.h"
 #include "apps/cli/parse.h"
 #include "apps/cluster/cluster_flags.h"
 #include "apps/commands/commands.h"
@@ -27,6 +29,8 @@ constexpr double kKvMemoryShare = 0.4;  // of what is free, for all workers toge
 struct UpFlags {
   ServeFlags serve;
   ControllerFlags controller;
+  AutopilotFlags autopilot;
+  std::set<std::string> given;
   std::optional<int> workers;  // none: two, or as many as the layout needs
 };
 
@@ -124,9 +128,12 @@ std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const std:
                  std::to_string(threads),
                  "--kv-cache-memory",
                  std::to_string(kv_bytes),
-                 "--no-measure-profile",  // they share this machine, and would disturb each other
                  "--log-level",
                  log_level};
+    // They share this machine, so they would disturb each other. An autopilot needs the profiles.
+    if (flags.autopilot.choice == AutopilotChoice::kOff) {
+      spec.argv.emplace_back("--no-measure-profile");
+    }
     const auto& [cpu_features, activations, numa_node] = engine.compute;
     if (!cpu_features.empty()) {
       spec.argv.insert(spec.argv.end(), {"--cpu-features", cpu_features});
@@ -167,6 +174,7 @@ Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const std
   MR_ASSIGN_OR_RETURN(
       ClusterModel started,
       StartClusterModel(flags.serve.engine, flags.serve.chat_template, cluster, clock));
+  MR_RETURN_IF_ERROR(AttachAutopilot(flags.autopilot, flags.serve.engine, nullptr, started, clock));
   MR_ASSIGN_OR_RETURN(auto token, TokenFolder::Make(cluster.security.token));
   SupervisorOptions options;
   options.on_line = [](std::string_view name, std::string_view line) {
@@ -185,6 +193,7 @@ Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const std
 
 Status Validate(const UpFlags& flags) {
   MR_RETURN_IF_ERROR(ValidateServeFlags(flags.serve));
+  MR_RETURN_IF_ERROR(ValidateAutopilot(flags.autopilot, flags.given));
   MR_RETURN_IF_ERROR(ValidateLayout(flags.controller));
   MR_RETURN_IF_ERROR(ValidateJournal(flags.controller, "", flags.serve.resume_grace_s));
   return LayoutOf(flags).status();
@@ -229,11 +238,13 @@ std::unique_ptr<Command> MakeUpCommand() {
                "Worker processes to start [default: 2, or as many as the layout needs]");
   AddLayoutOptions(*command, &flags->controller, "one per worker");
   AddJournalOptions(*command, &flags->controller, "none");
+  AddAutopilotOptions(*command, &flags->autopilot);
   AddServerOptions(*command, &flags->serve);
   AddEngineOptions(*command, &flags->serve.engine);
   AddEngineSeedOption(*command, &flags->serve.engine);
   AddGeneralOptions(*command);
   DescribeSharedOptions(*command);
+  command->on_given = [flags](const std::set<std::string>& names) { flags->given = names; };
   command->validate = [flags] { return Validate(*flags); };
   command->run = [flags, up = command.get()] {
     return RunServer(flags->serve, [flags, up](const Clock& clock) {

@@ -162,18 +162,21 @@ Result<ClusterSpec> LoadCluster(const PlanInputFlags& flags) {
   return plan::ParseHelixCluster(text, flags.import_helix);
 }
 
-Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags) {
+Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags,
+                                  std::optional<sim::WorkloadSpec> workload) {
   MR_ASSIGN_OR_RETURN(ClusterSpec cluster, LoadCluster(flags));
   if (!flags.capacity.empty()) return FromCapacity(flags, std::move(cluster));
   MR_ASSIGN_OR_RETURN(const plan::ModelFootprint model, LoadFootprint(flags.model));
   PlanInputs inputs;
   plan::WorkloadMix mix = kAzureConversation;
   if (!flags.workload.empty()) {
-    MR_ASSIGN_OR_RETURN(const sim::WorkloadSpec workload, ReadWorkload(flags.workload));
-    mix = MeanLengths(workload);
-    inputs.requests_per_s = workload.MeanRate();
-    inputs.limits = workload.limits;
-    inputs.workload = workload;
+    MR_ASSIGN_OR_RETURN(workload, ReadWorkload(flags.workload));
+  }
+  if (workload) {
+    mix = MeanLengths(*workload);
+    inputs.requests_per_s = workload->MeanRate();
+    inputs.limits = workload->limits;
+    inputs.workload = std::move(workload);
   }
   MR_ASSIGN_OR_RETURN(inputs.costs, NodeCosts::Load(flags.node_profiles, cluster, model.spec));
   inputs.token_bytes = {inputs.costs.ActivationBytes(model.spec),

@@ -54,7 +54,9 @@ void AddPlanInputOptions(Command& command, PlanInputFlags* flags);
 // Adds --partial, for a command that makes a plan. A plan from a file records the setting itself.
 void AddPartialOption(Command& command, PlanInputFlags* flags);
 Status ValidatePlanInputs(const PlanInputFlags& flags);
-Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags);
+// `workload`: the requests, in place of --workload.
+Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags,
+                                  std::optional<sim::WorkloadSpec> workload = {});
 
 // The problem with limits on the latency; the estimates compare them with means.
 plan::GoodputProblem WithLimits(plan::GoodputProblem problem, const LatencyLimits& limits);

@@ -108,6 +108,7 @@ Result<RequestId> ControllerHost::Submit(GenerationRequest request, OutputSink s
   if (options_.journal.accepted) {
     MR_RETURN_IF_ERROR(options_.journal.accepted(added, request));
   }
+  const auto prompt_tokens = static_cast<int>(added.prompt->size());
   const Change change(*this);
   Status submitted = draining_ ? Unavailable("the server is shutting down")
                                : controller_->Submit(added, clock_.Now());
@@ -117,6 +118,7 @@ Result<RequestId> ControllerHost::Submit(GenerationRequest request, OutputSink s
     return submitted;
   }
   sinks_.emplace(id, std::move(sink));
+  if (watcher_.arrived) watcher_.arrived(id, prompt_tokens);
   return id;
 }
 
@@ -194,6 +196,11 @@ Status ControllerHost::ApplyPlan(Plan plan, std::vector<std::string> node_names,
 void ControllerHost::OnPlanSettled(PlanSettled settled) {
   MutexLock lock(mutex_);
   plan_settled_ = std::move(settled);
+}
+
+void ControllerHost::Watch(RequestWatcher watcher) {
+  MutexLock lock(mutex_);
+  watcher_ = std::move(watcher);
 }
 
 Status ControllerHost::DrainWorker(std::string_view name) {
@@ -292,6 +299,7 @@ void ControllerHost::Deliver() {
   for (RequestOutput& output : delivering_) {
     const auto found = sinks_.find(output.request);
     if (found == sinks_.end()) continue;
+    if (watcher_.heard) watcher_.heard(output);
     OutputSink ended;
     const OutputSink* sink = &found->second;  // stays put: only this thread erases
     if (output.times) {

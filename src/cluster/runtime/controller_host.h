@@ -39,6 +39,13 @@ struct ControllerJournal {
   std::function<Status(const std::vector<RequestOutput>& outputs)> delivered;
 };
 
+// Hears of every request and of all that clients get. Called with the controller's lock held, so
+// the functions must not block and must not call the controller.
+struct RequestWatcher {
+  std::function<void(RequestId request, int prompt_tokens)> arrived;
+  std::function<void(const RequestOutput& output)> heard;
+};
+
 struct ControllerHostOptions {
   ControllerOptions controller;
   uint64_t seed = 0;           // for requests without a seed
@@ -80,6 +87,8 @@ class ControllerHost : public Generator {
   // held, so it must not block and must not call the controller.
   using PlanSettled = std::function<void(int64_t epoch, bool in_force)>;
   void OnPlanSettled(PlanSettled settled);
+  // Replaces the watcher. When it returns, the one before is called no more.
+  void Watch(RequestWatcher watcher);
   Status DrainWorker(std::string_view name);
   Status Migrate(RequestId request, std::string_view worker);
 
@@ -122,6 +131,7 @@ class ControllerHost : public Generator {
   std::vector<ControllerAction> actions_ MR_GUARDED_BY(mutex_);
   GeneratorStats stats_ MR_GUARDED_BY(mutex_);
   PlanSettled plan_settled_ MR_GUARDED_BY(mutex_);
+  RequestWatcher watcher_ MR_GUARDED_BY(mutex_);
   ControllerCounters seen_ MR_GUARDED_BY(mutex_);
   uint64_t next_request_ MR_GUARDED_BY(mutex_);
   bool draining_ MR_GUARDED_BY(mutex_) = false;

@@ -1,0 +1,184 @@
+#include "apps/autopilot/autopilot_host.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+
+#include "base/log.h"
+#include "cluster/autopilot/plan_shape.h"
+#include "plan/io/plan_yaml.h"
+
+namespace millrace::apps {
+namespace {
+
+using cluster::AutopilotAction;
+using cluster::ClusterStatus;
+using cluster::ClusterView;
+using cluster::Decision;
+
+constexpr auto kLookEvery = std::chrono::seconds(1);
+constexpr int kSearchNice = 19;  // the searches get what serving leaves
+
+double UnixSeconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::vector<std::vector<std::string>> StageWorkers(const ClusterStatus& status) {
+  std::vector<std::vector<std::string>> workers;
+  for (const cluster::StageStatus& stage : status.stages) workers.push_back(stage.workers);
+  return workers;
+}
+
+// The plan in force as a file that can be applied again; "" if a stage has no worker.
+std::string PlanText(const ClusterStatus& status) {
+  ClusterSpec named;
+  named.name = "this cluster";
+  Plan plan = status.plan;
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    if (status.stages[i].workers.empty()) return "";
+    plan.stages[i].nodes.clear();
+    for (const std::string& worker : status.stages[i].workers) {
+      plan.stages[i].nodes.push_back(static_cast<NodeIndex>(named.nodes.size()));
+      named.nodes.push_back({.name = worker});
+    }
+  }
+  plan.unused.clear();
+  return plan::WritePlanYaml(plan, named);
+}
+
+ClusterView ViewOf(const ClusterStatus& status) {
+  ClusterView view{.epoch = status.epoch,
+                   .changing = status.changing,
+                   .serving = !status.missing,
+                   .unix_s = UnixSeconds()};
+  if (status.stages.size() == status.plan.stages.size()) {
+    view.shape = cluster::PlanShape(status.plan, StageWorkers(status));
+    view.plan_text = PlanText(status);
+  }
+  for (const cluster::WorkerStatus& worker : status.workers) {
+    view.members.push_back({worker.name, worker.usable, worker.draining});
+  }
+  if (status.given_up) {
+    view.given_up = status.given_up->epoch;
+    view.given_up_reason = status.given_up->reason;
+  }
+  return view;
+}
+
+}  // namespace
+
+AutopilotHost::AutopilotHost(AutopilotHostOptions options, cluster::ControllerHost& controller,
+                             serve::ClusterAdmin& admin, const Clock& clock)
+    : options_(std::move(options)),
+      controller_(controller),
+      admin_(admin),
+      clock_(clock),
+      autopilot_(options_.autopilot, options_.earlier) {
+  controller_.Watch({.arrived =
+                         [this](RequestId id, int prompt_tokens) {
+                           const MutexLock lock(mutex_);
+                           autopilot_.Arrived(id, prompt_tokens, clock_.Now());
+                         },
+                     .heard =
+                         [this](const RequestOutput& output) {
+                           const MutexLock lock(mutex_);
+                           autopilot_.Heard(output, clock_.Now());
+                         }});
+  thread_ = std::thread([this] { Run(); });
+}
+
+AutopilotHost::~AutopilotHost() {
+  controller_.Watch({});
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+AutopilotStatus AutopilotHost::Describe() const {
+  const MutexLock lock(mutex_);
+  const Time now = clock_.Now();
+  AutopilotStatus status{
+      .state = std::string(autopilot_.state()),
+      .acts = options_.autopilot.mode == cluster::AutopilotMode::kAct,
+      .load = autopilot_.RecentLoad(now),
+      .service = autopilot_.RecentService(now),
+      .decisions = {autopilot_.decisions().begin(), autopilot_.decisions().end()}};
+  if (const Decision* advice = autopilot_.advice()) status.advice = *advice;
+  return status;
+}
+
+void AutopilotHost::Run() {
+  MutexLock lock(mutex_);
+  while (!stopping_) {
+    lock.unlock();
+    Look();
+    lock.lock();
+    wake_.wait_for(lock, kLookEvery,
+                   [this]() MR_REQUIRES(mutex_) { return stopping_ || look_now_; });
+    look_now_ = false;
+  }
+}
+
+void AutopilotHost::Look() {
+  const ClusterStatus status = controller_.Describe();
+  const ClusterView view = ViewOf(status);
+  std::vector<AutopilotAction> actions;
+  {
+    const MutexLock lock(mutex_);
+    autopilot_.Observe(view, clock_.Now());
+    autopilot_.TakeActions(actions);
+  }
+  Do(std::move(actions), status);
+}
+
+void AutopilotHost::Do(std::vector<AutopilotAction> actions, const ClusterStatus& status) {
+  bool decided = false;
+  for (const AutopilotAction& action : actions) {
+    if (const auto* search = std::get_if<cluster::StartSearch>(&action)) {
+      Do(*search, status);
+    } else if (const auto* apply = std::get_if<cluster::ApplyPlanText>(&action)) {
+      Do(*apply);
+    } else {
+      MR_LOG(info, "autopilot: {}",
+             cluster::DecisionLine(std::get<cluster::DecisionMade>(action).decision));
+      decided = true;
+    }
+  }
+  if (decided) Store();
+}
+
+void AutopilotHost::Do(const cluster::StartSearch& order, const ClusterStatus& status) {
+  searches_.Put([this, order, status, machines = admin_.Machines()] {
+    // Linux threads have priorities of their own.
+    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kSearchNice);
+    cluster::SearchAnswer answer = options_.search(order, status, machines);
+    {
+      const MutexLock lock(mutex_);
+      if (stopping_) return;
+      autopilot_.SearchEnded(order.id, std::move(answer), clock_.Now());
+      look_now_ = true;
+    }
+    wake_.notify_one();
+  });
+}
+
+void AutopilotHost::Do(const cluster::ApplyPlanText& apply) {
+  const auto applied = [&]() -> Result<int64_t> {
+    MR_ASSIGN_OR_RETURN(plan::WorkerPlan plan, plan::ParseWorkerPlan(apply.text, "the plan found"));
+    return admin_.ApplyPlan(std::move(plan.plan), std::move(plan.workers), apply.text);
+  }();
+  const MutexLock lock(mutex_);
+  autopilot_.ApplyEnded(applied, clock_.Now());
+}
+
+void AutopilotHost::Store() {
+  if (!options_.store) return;
+  options_.store(Describe().decisions);
+}
+
+}  // namespace millrace::apps

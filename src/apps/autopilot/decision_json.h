@@ -1,0 +1,30 @@
+// Decisions of the autopilot as JSON: for GET /cluster/decisions, for the store, and back. Pure
+// functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/autopilot/autopilot_host.h"
+#include "base/json.h"
+#include "base/status.h"
+#include "cluster/autopilot/decision.h"
+
+namespace millrace::apps {
+
+Json ToJson(const cluster::Decision& decision);
+// A field that is missing or of another type is empty.
+cluster::Decision ReadDecision(const Json& json);
+
+// What is stored for the next controller: the newest decisions that fit.
+std::string StoredDecisions(const std::vector<cluster::Decision>& decisions);
+// kInvalidArgument: the text is not what StoredDecisions writes.
+Result<std::vector<cluster::Decision>> ReadStoredDecisions(const std::string& text);
+
+// "autopilot" of the status: its state, the load, what clients get, and its advice.
+Json AutopilotJson(const AutopilotStatus& status);
+
+// For people: a decision in a few lines; with `details`, the plans that were compared.
+std::string DecisionText(const cluster::Decision& decision, bool details);
+
+}  // namespace millrace::apps

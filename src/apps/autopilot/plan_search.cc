@@ -1,0 +1,148 @@
+#include "apps/autopilot/plan_search.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "apps/cluster/machines_view.h"
+#include "apps/plan/goodput_search.h"
+#include "apps/plan/inputs.h"
+#include "apps/simulate/distserve_plans.h"
+#include "apps/simulate/judge.h"
+#include "base/log_mute.h"
+#include "cluster/autopilot/plan_shape.h"
+#include "plan/io/plan_yaml.h"
+
+namespace millrace::apps {
+namespace {
+
+using cluster::ClusterStatus;
+using cluster::PlanForecast;
+using cluster::SearchAnswer;
+using cluster::StartSearch;
+
+constexpr double kVariationMin = 0.1, kVariationMax = 5;  // of arrivals, beyond it is chance
+constexpr double kRateMin = 1e-3;
+// Without a request so far: as `millrace plan` without --workload.
+constexpr int kPromptTokens = 763, kOutputTokens = 232;
+
+// The workers that could get layers, as the planner's cluster file.
+Result<std::string> ClusterText(const ClusterStatus& status, const Json& machines) {
+  MachinesView view = ReadMachinesView(machines);
+  std::erase_if(view.machines, [&status](const MachineView& machine) {
+    const auto found =
+        std::ranges::find(status.workers, machine.name, &cluster::WorkerStatus::name);
+    return found == status.workers.end() || !found->usable || found->draining;
+  });
+  return FormatClusterFile(view);
+}
+
+sim::WorkloadSpec WorkloadOf(const StartSearch& order) {
+  sim::WorkloadSpec spec;
+  spec.arrivals = sim::ArrivalKind::kGamma;
+  spec.cv = std::clamp(order.load.variation, kVariationMin, kVariationMax);
+  spec.rate = std::max(kRateMin, order.planned_requests_per_s);
+  spec.prompt.a = order.load.prompt_tokens > 0 ? order.load.prompt_tokens : kPromptTokens;
+  spec.output.a = order.load.output_tokens > 0 ? order.load.output_tokens : kOutputTokens;
+  for (const auto& [prompt, output] : order.lengths) spec.lengths.push_back({prompt, output});
+  return spec;
+}
+
+std::vector<std::string> NamesOf(const ClusterSpec& cluster) {
+  std::vector<std::string> names;
+  for (const NodeSpec& node : cluster.nodes) names.push_back(node.name);
+  return names;
+}
+
+// The plan in force with the stages that still have their workers; nullopt: there are none.
+std::optional<Plan> PlanInForce(const ClusterStatus& status, const ClusterSpec& cluster) {
+  const std::vector<std::string> names = NamesOf(cluster);
+  Plan plan = status.plan;
+  if (status.stages.size() != plan.stages.size()) return std::nullopt;
+  std::vector<std::optional<int>> kept(plan.stages.size());
+  std::vector<StagePlan> stages;
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    StagePlan stage = plan.stages[i];
+    stage.nodes.clear();
+    for (const std::string& worker : status.stages[i].workers) {
+      const auto found = std::ranges::find(names, worker);
+      if (found != names.end())
+        stage.nodes.push_back(static_cast<NodeIndex>(found - names.begin()));
+    }
+    if (stage.nodes.empty() || stage.nodes.size() != status.stages[i].workers.size()) continue;
+    kept[i] = static_cast<int>(stages.size());
+    stages.push_back(std::move(stage));
+  }
+  if (stages.empty()) return std::nullopt;
+  std::vector<PlanEdge> edges;
+  for (PlanEdge edge : plan.edges) {
+    const auto moved = [&kept](std::optional<int>& end) {
+      if (!end) return true;
+      end = kept[static_cast<size_t>(*end)];
+      return end.has_value();
+    };
+    if (moved(edge.from) && moved(edge.to)) edges.push_back(edge);
+  }
+  plan.stages = std::move(stages);
+  plan.edges = std::move(edges);
+  plan.unused.clear();
+  return plan;
+}
+
+}  // namespace
+
+SearchAnswer PlanSearch::operator()(const StartSearch& order, const ClusterStatus& status,
+                                    const Json& machines) {
+  const LogMute mute;  // the judged clusters lose workers that ours has
+  const Time begin = clock_.Now();
+  auto found = Search(order, status, machines);
+  SearchAnswer answer;
+  if (found.ok()) {
+    answer = std::move(*found);
+  } else {
+    answer.status = found.status();
+  }
+  answer.seconds = (clock_.Now() - begin).seconds();
+  return answer;
+}
+
+Result<SearchAnswer> PlanSearch::Search(const StartSearch& order, const ClusterStatus& status,
+                                        const Json& machines) {
+  PlanInputFlags flags;
+  flags.live = "the cluster";
+  flags.model = options_.model;
+  MR_ASSIGN_OR_RETURN(flags.live_text, ClusterText(status, machines));
+  MR_ASSIGN_OR_RETURN(PlanInputs inputs, LoadPlanInputs(flags, WorkloadOf(order)));
+  inputs.limits = options_.limits;
+
+  const Time begin = clock_.Now();
+  GoodputSearchOptions search;
+  search.limits = options_.limits;
+  search.clock = &clock_;
+  search.time_limit_s = options_.time_limit_s;
+  search.judge = SimulatedGoodput(inputs, options_.limits, [this, begin] {
+    return stopped_ || (clock_.Now() - begin).seconds() >= options_.time_limit_s;
+  });
+  search.others = DistServePlans(inputs, options_.limits);
+  SearchAnswer answer;
+  // First: the time limit must not take it away.
+  if (const auto current = PlanInForce(status, inputs.cluster)) {
+    if (const auto score = search.judge(*current, {.estimated = *inputs.requests_per_s});
+        score.ok()) {
+      answer.current = PlanForecast{.shape = cluster::PlanShape(*current, NamesOf(inputs.cluster)),
+                                    .method = "in force",
+                                    .requests_per_s = *score};
+    }
+  }
+  MR_ASSIGN_OR_RETURN(const GoodputAnswer found, SearchGoodput(inputs, search));
+  for (const plan::PlanCandidate& candidate : found.ranked) {
+    if (!candidate.score && found.best().score) continue;  // not comparable
+    answer.found.push_back(
+        {.shape = cluster::PlanShape(candidate.plan, NamesOf(inputs.cluster)),
+         .text = plan::WritePlanYaml(candidate.plan, inputs.cluster),
+         .method = candidate.method,
+         .requests_per_s = candidate.score.value_or(candidate.estimate.requests_per_s)});
+  }
+  return answer;
+}
+
+}  // namespace millrace::apps

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""The autopilot on real workers: it finds that a spare worker should serve, changes the plan,
+verifies it, survives the death of a worker and a restart of the controller, and every answer is
+byte-identical to that of one process. The workers bring profiles that say they are slow, so that a
+small load is more than one of them is forecast to carry.
+
+Usage: autopilot.py PROGRAM MODEL [unittest arguments]
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+from cluster_processes import (START_LIMIT_S, Process, Server, answers_of_one_process,
+                               free_port)
+
+PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+SLOWER = 60  # times: a request of the load takes about half a second
+REQUESTS = [{"prompt": f"The harbour lay still, and number {i} of the", "max_tokens": 24,
+             "temperature": 0.9, "seed": i, "ignore_eos": True} for i in range(12)]
+RATE = 5  # requests per second
+
+
+def slower(profile, factor):
+    """The profile with every time so many times as long."""
+    def scaled(value):
+        if isinstance(value, list):
+            return [scaled(v) for v in value]
+        return value * factor
+    profile = json.loads(json.dumps(profile))
+    for part in ("step", "layers"):
+        for key in list(profile[part]):
+            if key.endswith("_s"):
+                profile[part][key] = scaled(profile[part][key])
+    return profile
+
+
+class Autopilot(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.expected = answers_of_one_process(PROGRAM, MODEL, REQUESTS)
+        with tempfile.TemporaryDirectory() as folder:
+            cls.profile = json.dumps(slower(cls.measure(pathlib.Path(folder)), SLOWER))
+
+    @classmethod
+    def measure(cls, folder):
+        """The profile that one worker measures."""
+        token = str(folder / "cluster.token")
+        subprocess.run([PROGRAM, "token", "--out", token], check=True, capture_output=True)
+        joins = f"127.0.0.1:{free_port()}"
+        server = Server(PROGRAM, "serve", MODEL, "--cluster", f"sqlite:{folder}/state",
+                        "--listen", joins, "--token", token)
+        worker = Process(PROGRAM, "worker", MODEL, "--join", joins, "--token", token, "--name",
+                         "measured", "--threads", "1", "--measure-profile", "--profile-cache", str(folder / "cache"))
+        try:
+            end = time.monotonic() + START_LIMIT_S
+            while time.monotonic() < end:
+                machines = json.loads(server.admin("GET", "/cluster/machines")[1])
+                for machine in machines["workers"]:
+                    if machine["profile"]:
+                        return json.loads(machine["profile"])
+                time.sleep(0.2)
+            raise TimeoutError("the worker measured no profile")
+        finally:
+            worker.stop()
+            server.stop()
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.token = str(self.folder / "cluster.token")
+        self.run_ok("token", "--out", self.token)
+        (self.folder / "profile.json").write_text(self.profile)
+        self.joins = f"127.0.0.1:{free_port()}"
+        self.answered, self.wrong = 0, []
+
+    def run_ok(self, *words):
+        done = subprocess.run([PROGRAM, *map(str, words)], text=True, capture_output=True,
+                              timeout=START_LIMIT_S, check=False, cwd=self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def serve(self, mode):
+        server = Server(PROGRAM, "serve", MODEL, "--cluster", f"sqlite:{self.folder}/state",
+                        "--listen", self.joins, "--token", self.token, "--autopilot", mode,
+                        "--slo", "ttft=2s", "tpot=400ms", "--autopilot-window", "2",
+                        "--autopilot-verify", "5")
+        self.addCleanup(server.close)
+        self.url = f"http://127.0.0.1:{server.port}"
+        return server
+
+    def join(self, name):
+        worker = Process(PROGRAM, "worker", MODEL, "--join", self.joins, "--token", self.token,
+                         "--name", name, "--threads", "1", "--profile",
+                         str(self.folder / "profile.json"))
+        self.addCleanup(worker.stop)
+        return worker
+
+    def load(self, server, seconds):
+        """Requests at a steady rate; remembers those whose answers differ from one process's."""
+        def ask(i):
+            text = server.stream(REQUESTS[i])[0]
+            if text != self.expected[i]:
+                self.wrong.append((i, text))
+            self.answered += 1
+        threads = []
+        end, i = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            threads.append(threading.Thread(target=ask, args=(i % len(REQUESTS),)))
+            threads[-1].start()
+            time.sleep(1 / RATE)
+            i += 1
+        for thread in threads:
+            thread.join()
+
+    def decisions(self):
+        return json.loads(self.run_ok("decisions", "--json", "--base-url", self.url))["decisions"]
+
+    def load_until(self, server, found, limit_s=90):
+        """Keeps the load up until a decision is as wanted, and returns it."""
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end:
+            self.load(server, 2)
+            for decision in self.decisions():
+                if found(decision):
+                    return decision
+        self.fail(self.run_ok("decisions", "--base-url", self.url))
+        return None
+
+    def test_acts_verifies_survives(self):
+        server = self.serve("act")
+        workers = {name: self.join(name) for name in ("a", "b")}
+        server.wait_until_ready()
+        changed = self.load_until(server, lambda d: d["decision"] == "change" and d["outcome"])
+        self.assertIn("verified: ", changed["outcome"])
+        self.assertEqual(sorted(worker["state"] for worker in server.status()["workers"]),
+                         ["serving", "serving"])
+        self.assertEqual(changed["workers"], 2)
+        self.assertGreater(changed["gain_requests_per_s"], 0)
+        full = self.run_ok("decisions", changed["id"], "--base-url", self.url)
+        self.assertIn("  found ", full)
+        plan = self.folder / "plan.yaml"
+        plan.write_text(self.run_ok("decisions", "--plan", changed["id"], "--base-url", self.url))
+        self.assertIn("no layer moves", self.run_ok("plan", "diff", plan, "--base-url", self.url))
+
+        # A worker dies while it answers.
+        killed = threading.Timer(1, workers["b"].kill)
+        killed.start()
+        lost = self.load_until(server, lambda d: "lost b" in d["why"])
+        self.assertEqual(lost["cause"], "workers changed")
+        self.assertEqual((self.wrong, server.status()["counters"]["failed_by_losses"]), ([], 0))
+        self.assertGreater(self.answered, 60)
+
+        # The next controller knows what this one decided.
+        before = self.decisions()
+        server.stop()
+        self.serve("advise")
+        after = self.decisions()[:len(before)]
+        self.assertEqual([d["id"] for d in after], [d["id"] for d in before])
+        self.assertEqual(after[0]["reason"], before[0]["reason"])
+
+    def test_advises_and_leaves_the_plan_alone(self):
+        server = self.serve("advise")
+        for name in ("a", "b"):
+            self.join(name)
+        server.wait_until_ready()
+        advice = self.load_until(server, lambda d: d["decision"] == "advise")
+        shown = self.run_ok("status", "--advice", "--base-url", self.url)
+        self.assertIn(f"millrace decisions --plan {advice['id']} > plan.yaml", shown)
+        self.assertTrue(re.search(r"\nmillrace_autopilot_advice\{.*\} 1\n",
+                                  server.get("/metrics")[1]))
+        self.assertEqual(server.status()["epoch"], 1)
+        self.assertEqual(server.status()["autopilot"]["mode"], "advise")
+        # An operator follows it, and no advice is left.
+        plan = self.folder / "plan.yaml"
+        plan.write_text(self.run_ok("decisions", "--plan", advice["id"], "--base-url", self.url))
+        self.run_ok("plan", "apply", plan, "--base-url", self.url)
+        time.sleep(1.5)
+        self.assertIn("advises no change", self.run_ok("status", "--advice", "--base-url", self.url))
+        self.assertEqual(self.wrong, [])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
