@@ -326,6 +326,11 @@ def cross_class_replay(server, _):
     same(server.status()["cross_class_replay"], True)
 
 
+def autopilot(setting, value, server, _):
+    """What it does is in tests/e2e/autopilot.py and cluster/autopilot."""
+    same(server.status()["autopilot"][setting], value)
+
+
 def stays_laid_out(server, _):
     """The last check of its server: a worker is stopped."""
     before = layers(server)

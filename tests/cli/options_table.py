@@ -162,6 +162,12 @@ def swap(kind, at):
         rows["--plan"] = Row(at.write("plan.yaml", PLAN.format(name)), effects.plan)
         rows["--dispatch"] = Row("predicted", effects.dispatch)
         rows["--cross-class-replay"] = Row((), effects.cross_class_replay)
+        rows["--autopilot"] = Row("advise", functools.partial(effects.autopilot, "mode", "advise"))
+        rows["--autopilot-window"] = Row("7", functools.partial(effects.autopilot, "window_s", 7))
+        rows["--autopilot-horizon"] = Row(
+            "99", functools.partial(effects.autopilot, "horizon_s", 99))
+        rows["--autopilot-verify"] = Row("11", functools.partial(effects.autopilot, "verify_s", 11))
+        rows["--autopilot-margin"] = Row("0.3", functools.partial(effects.autopilot, "margin", 0.3))
     return rows
 
 
@@ -209,6 +215,11 @@ REFUSED = {
         "--fixed-layout": ("true", "use `millrace up`"),
         "--dispatch": ("random", "use `millrace up`"),
         "--cross-class-replay": ("true", "use `millrace up`"),
+        "--autopilot": ("act", "use `millrace up`"),
+        "--autopilot-window": ("7", "needs --autopilot"),
+        "--autopilot-horizon": ("99", "needs --autopilot"),
+        "--autopilot-verify": ("11", "needs --autopilot"),
+        "--autopilot-margin": ("0.3", "needs --autopilot"),
         "--prefill-workers": ("1", "use `millrace up`"),
         "--decode-workers": ("1", "use `millrace up`"),
         "--data-parallel-size": ("2", "use `millrace up`"),

@@ -21,6 +21,7 @@ from cluster_processes import (START_LIMIT_S, Process, Server, answers_of_one_pr
 
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
 MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
 SLOWER = 60  # times: a request of the load takes about half a second
 REQUESTS = [{"prompt": f"The harbour lay still, and number {i} of the", "max_tokens": 24,
              "temperature": 0.9, "seed": i, "ignore_eos": True} for i in range(12)]
@@ -185,6 +186,19 @@ class Autopilot(unittest.TestCase):
         time.sleep(1.5)
         self.assertIn("advises no change", self.run_ok("status", "--advice", "--base-url", self.url))
         self.assertEqual(self.wrong, [])
+
+    def test_the_commands_of_the_page(self):
+        """Those of docs/autopilot.md. What follows advice is done above."""
+        lines = re.findall(r"^millrace .*$", (DOCS / "autopilot.md").read_text(), re.M)
+        up, *looks = [line.split()[1:] for line in lines[:3]]
+        self.assertEqual(lines[3:], ["millrace decisions --plan 3 > plan.yaml",
+                                     "millrace plan apply plan.yaml"])
+        self.assertEqual(up[:2], ["up", "models/demo"])
+        server = Server(PROGRAM, "up", MODEL, *up[2:])
+        self.addCleanup(server.close)
+        server.wait_until_ready()
+        for words in looks:
+            self.run_ok(*words, "--base-url", f"http://127.0.0.1:{server.port}")
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ LEVELS = {
 SUB_LEVELS = {
     "cluster": {
         "journal": 0, "store": 0, "link": 0, "transfer": 0,
-        "worker": 1, "control": 1, "autopilot": 1,
-        "runtime": 2,
+        "worker": 1, "control": 1,
+        "runtime": 2, "autopilot": 2,
     },
     "apps": {
         "cli": 0, "supervise": 0,

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "cluster/autopilot/plan_shape.h"
+#include "cluster/autopilot/cluster_view.h"
 #include "plan/io/plan_yaml.h"
 
 namespace millrace::apps {
@@ -23,48 +23,6 @@ constexpr int kSearchNice = 19;  // the searches get what serving leaves
 
 double UnixSeconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-std::vector<std::vector<std::string>> StageWorkers(const ClusterStatus& status) {
-  std::vector<std::vector<std::string>> workers;
-  for (const cluster::StageStatus& stage : status.stages) workers.push_back(stage.workers);
-  return workers;
-}
-
-// The plan in force as a file that can be applied again; "" if a stage has no worker.
-std::string PlanText(const ClusterStatus& status) {
-  ClusterSpec named;
-  named.name = "this cluster";
-  Plan plan = status.plan;
-  for (size_t i = 0; i < plan.stages.size(); ++i) {
-    if (status.stages[i].workers.empty()) return "";
-    plan.stages[i].nodes.clear();
-    for (const std::string& worker : status.stages[i].workers) {
-      plan.stages[i].nodes.push_back(static_cast<NodeIndex>(named.nodes.size()));
-      named.nodes.push_back({.name = worker});
-    }
-  }
-  plan.unused.clear();
-  return plan::WritePlanYaml(plan, named);
-}
-
-ClusterView ViewOf(const ClusterStatus& status) {
-  ClusterView view{.epoch = status.epoch,
-                   .changing = status.changing,
-                   .serving = !status.missing,
-                   .unix_s = UnixSeconds()};
-  if (status.stages.size() == status.plan.stages.size()) {
-    view.shape = cluster::PlanShape(status.plan, StageWorkers(status));
-    view.plan_text = PlanText(status);
-  }
-  for (const cluster::WorkerStatus& worker : status.workers) {
-    view.members.push_back({worker.name, worker.usable, worker.draining});
-  }
-  if (status.given_up) {
-    view.given_up = status.given_up->epoch;
-    view.given_up_reason = status.given_up->reason;
-  }
-  return view;
 }
 
 }  // namespace
@@ -104,7 +62,7 @@ AutopilotStatus AutopilotHost::Describe() const {
   const Time now = clock_.Now();
   AutopilotStatus status{
       .state = std::string(autopilot_.state()),
-      .acts = options_.autopilot.mode == cluster::AutopilotMode::kAct,
+      .options = options_.autopilot,
       .load = autopilot_.RecentLoad(now),
       .service = autopilot_.RecentService(now),
       .decisions = {autopilot_.decisions().begin(), autopilot_.decisions().end()}};
@@ -126,7 +84,7 @@ void AutopilotHost::Run() {
 
 void AutopilotHost::Look() {
   const ClusterStatus status = controller_.Describe();
-  const ClusterView view = ViewOf(status);
+  const ClusterView view = cluster::ViewOf(status, UnixSeconds());
   std::vector<AutopilotAction> actions;
   {
     const MutexLock lock(mutex_);

@@ -36,7 +36,7 @@ struct AutopilotHostOptions {
 // What GET /cluster/decisions, the status and /metrics show.
 struct AutopilotStatus {
   std::string state;
-  bool acts = false;
+  cluster::AutopilotOptions options;
   cluster::MeasuredLoad load;
   cluster::MeasuredService service;
   std::vector<cluster::Decision> decisions;  // the oldest first

@@ -196,7 +196,12 @@ Result<std::vector<Decision>> ReadStoredDecisions(const std::string& text) {
 }
 
 Json AutopilotJson(const AutopilotStatus& status) {
-  return {{"mode", status.acts ? "act" : "advise"},
+  const cluster::AutopilotOptions& options = status.options;
+  return {{"mode", options.mode == cluster::AutopilotMode::kAct ? "act" : "advise"},
+          {"window_s", options.window.seconds()},
+          {"horizon_s", options.horizon.seconds()},
+          {"verify_s", options.verify.seconds()},
+          {"margin", options.margin},
           {"state", status.state},
           {"load", ToJson(status.load)},
           {"service", ToJson(status.service)},

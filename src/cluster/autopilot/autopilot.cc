@@ -62,7 +62,12 @@ void Autopilot::Observe(const ClusterView& view, Time now) {
   if (!started_) started_ = now;
   NoteMembers(view, now);
   view_ = view;
-  if (!view.serving && CanServe(view)) {
+  const bool busy = phase_ == Phase::kSearching || phase_ == Phase::kChanging;
+  if (view.serving || busy || !CanServe(view)) {
+    idle_since_.reset();
+  } else if (!idle_since_) {
+    idle_since_ = now;  // for a moment while a plan comes into force
+  } else if (now - *idle_since_ >= options_.settle) {
     Want({.cause = DecisionCause::kWorkersChanged,
           .why = "the plan in force serves no request",
           .urgent = true});
@@ -87,14 +92,7 @@ void Autopilot::SearchEnded(uint64_t id, SearchAnswer answer, Time now) {
   decision.search_s = answer.seconds;
   decision.current = std::move(answer.current);
   if (!answer.status.ok()) {
-    retry_at_ = now + kRetry;
-    decision.kind = DecisionKind::kKeep;
-    decision.reason = "no plan was found: " + answer.status.message();
-    // It is said once.
-    if (decisions_.empty() || decisions_.back().reason != decision.reason) {
-      Record(std::move(decision));
-    }
-    return;
+    return FoundNothing(std::move(decision), "no plan was found: " + answer.status.message(), now);
   }
   for (PlanForecast& plan : answer.found) {
     if (decision.candidates.size() == AutopilotOptions::kCandidatesKept) break;
@@ -102,7 +100,20 @@ void Autopilot::SearchEnded(uint64_t id, SearchAnswer answer, Time now) {
     if (!decision.candidates.empty()) plan.text.clear();  // only the best may be applied
     decision.candidates.push_back(std::move(plan));
   }
+  if (decision.candidates.empty()) {
+    return FoundNothing(std::move(decision), "every plan that was found has already failed here",
+                        now);
+  }
   Decide(searching_for_, std::move(decision), now);
+}
+
+// The cluster goes on with what it has. It is said once.
+void Autopilot::FoundNothing(Decision decision, std::string reason, Time now) {
+  retry_at_ = now + kRetry;
+  if (!decisions_.empty() && decisions_.back().reason == reason) return;
+  decision.kind = DecisionKind::kKeep;
+  decision.reason = std::move(reason);
+  Record(std::move(decision));
 }
 
 double Autopilot::ValueOf(const std::optional<PlanForecast>& plan, double requests_per_s) const {
@@ -141,7 +152,6 @@ void Autopilot::Decide(const Cause& cause, Decision decision, Time now) {
 }
 
 std::optional<std::string> Autopilot::WhyStay(const Cause& cause, Decision& decision, Time now) {
-  if (decision.candidates.empty()) return "the search found no other plan";
   const PlanForecast& best = decision.candidates.front();
   if (view_->serving && best.shape == view_->shape) return "the plan in force is the best found";
   const double rate = decision.load.requests_per_s * options_.headroom;
@@ -230,6 +240,7 @@ void Autopilot::Settled(bool in_force, const std::string& why, Time now) {
     change_.reset();
     return;
   }
+  change_->verify_at = now + options_.verify;
   phase_ = Phase::kVerifying;
 }
 
@@ -245,20 +256,19 @@ double Autopilot::ForecastShare(const PlanForecast& plan, const MeasuredLoad& lo
   return load.requests_per_s > 0 ? std::min(1.0, plan.requests_per_s / load.requests_per_s) : 1;
 }
 
+// Judges the requests that arrived in the second half of the time, because the new plan begins with
+// the queue of the old one. A forecast that is missed gets more time.
 void Autopilot::Verify(Time now) {
+  if (now < change_->verify_at) return;
   const Duration since = now - change_->in_force;
-  if (since < options_.verify) return;
-  const Time begin = change_->in_force + options_.settle;
-  const MeasuredService service = meter_.Service(begin, now);
+  const bool last = since >= Duration{options_.verify.ns * kVerifyMost};
+  const Time begin{now.ns - options_.verify.ns / 2};
+  const MeasuredService service = meter_.Service(begin, now, begin);
   const bool few = std::cmp_less(service.answers, options_.requests_min);
-  if (few && since < Duration{options_.verify.ns * kVerifyMost}) return;
+  change_->verify_at = now + options_.verify;
   Decision* decision = Find(change_->decision);
-  phase_ = Phase::kWatching;
-  if (decision == nullptr || few) {
-    Conclude(change_->decision, "not verified: too few answers");
-    change_.reset();
-    return;
-  }
+  if (few && !last && decision != nullptr) return;
+  if (few || decision == nullptr) return Verified("not verified: too few answers");
   decision->after = service;
   const double forecast = ForecastShare(decision->candidates.front(), decision->load);
   const double measured = GoodShare(service, meter_.Load(begin, now));
@@ -268,15 +278,19 @@ void Autopilot::Verify(Time now) {
   const std::string figures =
       fmt::format("{:.0f} % good answers, {:.0f} % were forecast and {} before", 100 * measured,
                   100 * forecast, known ? fmt::format("{:.0f} %", 100 * before) : "unknown");
-  if (measured >= forecast - options_.margin) {
-    Conclude(change_->decision, "verified: " + figures);
-  } else if (known && measured < before - options_.margin && !change_->from_text.empty()) {
+  if (measured >= forecast - options_.margin) return Verified("verified: " + figures);
+  if (known && measured < before - options_.margin && !change_->from_text.empty()) {
     return RollBack(figures, now);
-  } else {
-    Conclude(change_->decision, "forecast missed: " + figures);
-    Want({.cause = DecisionCause::kForecastMissed, .why = figures});
   }
+  if (!last) return;
+  Verified("forecast missed: " + figures);
+  Want({.cause = DecisionCause::kForecastMissed, .why = figures});
+}
+
+void Autopilot::Verified(std::string outcome) {
+  Conclude(change_->decision, std::move(outcome));
   change_.reset();
+  phase_ = Phase::kWatching;
 }
 
 void Autopilot::RollBack(const std::string& why, Time now) {

@@ -149,7 +149,7 @@ class Autopilot {
     std::optional<int64_t> epoch;  // once accepted
     std::string from_shape, from_text, to_shape;
     MeasuredLoad load;  // that it was ordered for
-    Time ordered, in_force;
+    Time ordered, in_force, verify_at;
     bool rolls_back = false;
   };
 
@@ -164,7 +164,9 @@ class Autopilot {
   // autopilot.cc
   void FollowChange(Time now);
   void Verify(Time now);
+  void Verified(std::string outcome);
   void Decide(const Cause& cause, Decision decision, Time now);
+  void FoundNothing(Decision decision, std::string reason, Time now);
   // Why the cluster stays with its plan; nullopt: it should change.
   std::optional<std::string> WhyStay(const Cause& cause, Decision& decision, Time now);
   Duration DwellBefore(const PlanForecast& to, const MeasuredLoad& load) const;
@@ -189,8 +191,9 @@ class Autopilot {
   std::optional<Time> started_;
   std::optional<ClusterView> view_;
   std::optional<Time> members_changed_;
-  Time level_since_;         // the load has been as it is at least since then
-  bool known_load_ = false;  // it was measured for the first time
+  std::optional<Time> idle_since_;  // nothing is served, although there are workers
+  Time level_since_;                // the load has been as it is at least since then
+  bool known_load_ = false;         // it was measured for the first time
   std::optional<Cause> wanted_;
   std::optional<Time> not_before_;  // of the next search that is not urgent
   std::optional<Time> retry_at_;    // the last search has failed; unset once the workers change

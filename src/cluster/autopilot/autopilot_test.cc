@@ -311,7 +311,7 @@ TEST(Autopilot, AForecastThatIsMissedByABetterPlanStays) {
       "better", [](double) { return 3.0; }, 10);
   world.Use(6, 100);
   EXPECT_LT(world.RunUntil("better", 60), 60);
-  world.Run(60);
+  world.Run(110);
   EXPECT_EQ(world.changes(), 1);
   bool missed = false;
   for (const Decision& decision : world.pilot().decisions()) {

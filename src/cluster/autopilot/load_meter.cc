@@ -33,7 +33,9 @@ void LoadMeter::End(RequestId id, const RequestOutput& output, Time now) {
   const Running request = running_.extract(id).mapped();
   if (running_.empty()) quiet_since_.reset();
   if (output.finish == FinishReason::kAbort) return;
-  Ended ended{.at = now, .lengths = {request.prompt_tokens, request.tokens / request.sequences}};
+  Ended ended{.arrived = request.arrived,
+              .at = now,
+              .lengths = {request.prompt_tokens, request.tokens / request.sequences}};
   ended.failed = output.finish == FinishReason::kError;
   if (request.first) {
     ended.missed_ttft = !limits_.KeepsTtft((*request.first - request.arrived).seconds());
@@ -93,11 +95,11 @@ MeasuredLoad LoadMeter::Load(Time since, Time now) const {
   return load;
 }
 
-MeasuredService LoadMeter::Service(Time since, Time now) const {
+MeasuredService LoadMeter::Service(Time since, Time now, Time arrived) const {
   MeasuredService service;
   double tokens = 0;
   for (const Ended& ended : ended_) {
-    if (ended.at < since || ended.at > now) continue;
+    if (ended.at < since || ended.at > now || ended.arrived < arrived) continue;
     ++service.answers;
     service.missed_ttft += ended.missed_ttft ? 1 : 0;
     service.missed_tpot += ended.missed_tpot ? 1 : 0;

@@ -56,8 +56,9 @@ class LoadMeter {
 
   // Of the requests that arrived in [since, now].
   MeasuredLoad Load(Time since, Time now) const;
-  // Of the requests that ended in [since, now]; limits on requests that still run are not judged.
-  MeasuredService Service(Time since, Time now) const;
+  // Of the requests that ended in [since, now] and arrived at `arrived` or later. Requests that
+  // still run are not judged.
+  MeasuredService Service(Time since, Time now, Time arrived = {}) const;
   // Of the latest requests whose answers are known, at most `most`; the oldest first.
   std::vector<RequestLengths> Lengths(size_t most) const;
   // The mean answer of the requests kept; `otherwise` if none has ended.
@@ -79,7 +80,7 @@ class LoadMeter {
     std::optional<Time> first, last;
   };
   struct Ended {
-    Time at;
+    Time arrived, at;
     RequestLengths lengths;
     bool missed_ttft = false, missed_tpot = false, failed = false;
   };

@@ -17,16 +17,12 @@ constexpr uint64_t kProgressEvery = 1024;          // arrivals
 constexpr uint64_t kSampleEvery = 4;               // ticks
 constexpr Duration kIdle = Duration::Seconds(60);  // nothing but ticks: the rest never ends
 
-std::vector<int> NodesOf(const Plan& plan) {
-  std::vector<int> nodes;
-  for (const StagePlan& stage : plan.stages) nodes.push_back(stage.nodes.front());
-  return nodes;
-}
-
 Status CheckPlan(const ClusterSimOptions& options, const Links& links) {
-  if (options.machines.size() != options.plan.stages.size()) {
-    return InvalidArgument(fmt::format("{} machines for a plan of {} stages",
-                                       options.machines.size(), options.plan.stages.size()));
+  const bool by_stage = options.workers == SimWorkers::kByStage;
+  const size_t workers = by_stage ? options.plan.stages.size() : options.cluster.nodes.size();
+  if (options.machines.size() != workers) {
+    return InvalidArgument(fmt::format("{} machines for {} {}", options.machines.size(), workers,
+                                       by_stage ? "stages" : "nodes"));
   }
   const int nodes = static_cast<int>(options.cluster.nodes.size());
   for (size_t i = 0; i < options.plan.stages.size(); ++i) {
@@ -54,8 +50,24 @@ Status CheckPlan(const ClusterSimOptions& options, const Links& links) {
   return OkStatus();
 }
 
-// Stage i of the plan belongs to the worker "stage i".
-cluster::ControllerOptions ControllerOptionsOf(const ClusterSimOptions& options) {
+}  // namespace
+
+std::vector<ClusterSim::Place> ClusterSim::PlacesOf(const ClusterSimOptions& options) {
+  std::vector<Place> places;
+  if (options.workers == SimWorkers::kByStage) {
+    for (const StagePlan& stage : options.plan.stages) {
+      places.push_back({fmt::format("stage {}", places.size()), stage.nodes});
+    }
+    return places;
+  }
+  for (const NodeSpec& node : options.cluster.nodes) {
+    places.push_back({node.name, {static_cast<NodeIndex>(places.size())}});
+  }
+  return places;
+}
+
+cluster::ControllerOptions ClusterSim::ControllerOptionsOf(const ClusterSimOptions& options,
+                                                           const std::vector<Place>& places) {
   cluster::ControllerOptions o = options.controller;
   if (options.limits.tpot_s) o.tpot_limit = Duration::Seconds(*options.limits.tpot_s);
   o.term = Term(1);
@@ -63,38 +75,48 @@ cluster::ControllerOptions ControllerOptionsOf(const ClusterSimOptions& options)
   o.num_layers = options.plan.num_layers;
   o.plan = options.plan;
   o.node_names.clear();
-  for (size_t i = 0; i < o.plan->stages.size(); ++i) {
-    o.plan->stages[i].nodes = {static_cast<NodeIndex>(i)};
-    o.plan->stages[i].tensor_parallel = 1;
-    o.node_names.push_back(fmt::format("stage {}", i));
+  for (const Place& place : places) o.node_names.push_back(place.name);
+  if (options.workers == SimWorkers::kByStage) {
+    for (size_t i = 0; i < o.plan->stages.size(); ++i) {
+      o.plan->stages[i].nodes = {static_cast<NodeIndex>(i)};
+      o.plan->stages[i].tensor_parallel = 1;
+    }
   }
   o.stuck_limit = o.first_batch_limit = kNever;
   o.waiting_limit = kNever;
   return o;
 }
 
-}  // namespace
-
 Result<std::unique_ptr<ClusterSim>> ClusterSim::Create(ClusterSimOptions options) {
   Links links(options.cluster, options.other_links);
   MR_RETURN_IF_ERROR(CheckPlan(options, links));
-  const cluster::ControllerOptions controller_options = ControllerOptionsOf(options);
-  MR_ASSIGN_OR_RETURN(auto controller, cluster::ControllerCore::Create(controller_options));
-  Wires wires(std::move(links), options.cluster, NodesOf(options.plan), options.inside_node);
-  std::unique_ptr<ClusterSim> sim(new ClusterSim(std::move(options), controller_options.node_names,
+  std::vector<Place> places = PlacesOf(options);
+  MR_ASSIGN_OR_RETURN(auto controller,
+                      cluster::ControllerCore::Create(ControllerOptionsOf(options, places)));
+  std::vector<int> nodes;
+  for (const Place& place : places) nodes.push_back(place.nodes.front());
+  Wires wires(std::move(links), options.cluster, std::move(nodes), options.inside_node);
+  std::unique_ptr<ClusterSim> sim(new ClusterSim(std::move(options), std::move(places),
                                                  std::move(controller), std::move(wires)));
   MR_RETURN_IF_ERROR(sim->StartUp());
   return sim;
 }
 
-ClusterSim::ClusterSim(ClusterSimOptions options, std::vector<std::string> names,
+Result<int64_t> ClusterSim::ApplyPlan(Plan plan, std::vector<std::string> workers) {
+  MR_CHECK(options_.workers == SimWorkers::kByNode);
+  MR_RETURN_IF_ERROR(controller_->ApplyPlan(std::move(plan), std::move(workers)));
+  SettleController();
+  return controller_->newest_epoch();
+}
+
+ClusterSim::ClusterSim(ClusterSimOptions options, std::vector<Place> places,
                        std::unique_ptr<cluster::ControllerCore> controller, Wires wires)
     : options_(std::move(options)),
       controller_(std::move(controller)),
       wires_(std::move(wires)),
       now_(kStartAt),
-      processes_(options_.plan.stages.size()),
-      names_(std::move(names)),
+      processes_(places.size()),
+      places_(std::move(places)),
       recorder_(options_.limits, options_.measure_from),
       requests_(options_.controller.scheduler.prefix_caching),
       apart_(std::ranges::any_of(options_.plan.stages,
@@ -204,6 +226,7 @@ void ClusterSim::Tick() {
   }
   controller_->Tick(now_);
   SettleController();
+  if (on_tick && now_ >= Time{}) on_tick(now_);
   const bool quiet = events_.empty() && ready_.empty() && !NextChange();
   idle_ticks_ = quiet ? idle_ticks_ + 1 : 0;
   events_.Push(now_ + options_.controller.heartbeat_every, {.kind = Kind::kTick});

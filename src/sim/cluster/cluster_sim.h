@@ -41,10 +41,19 @@ struct ControllerOverhead {
   double swap_block_s = 0;  // KV to the host or back, per block
 };
 
+// Which workers there are.
+enum class SimWorkers : uint8_t {
+  // One per stage of the plan, on the stage's nodes: tensor-parallel ranks act as one.
+  kByStage,
+  // One per node of the cluster, under its name. They may hold any layers, so the plan can change.
+  kByNode
+};
+
 struct ClusterSimOptions {
-  // Each stage is one worker on the stage's nodes: tensor-parallel ranks act as one.
+  SimWorkers workers = SimWorkers::kByStage;
+  // kByNode: the plan at the start. Each stage is on one node, and each node has at most one.
   Plan plan;
-  std::vector<const MachineModel*> machines;  // by stage of the plan; not owned
+  std::vector<const MachineModel*> machines;  // by stage, or by node; not owned
   ClusterSpec cluster;
   std::optional<OtherLinks> other_links;  // between nodes that no link of the cluster names
   InsideNode inside_node;
@@ -78,6 +87,9 @@ class ClusterSim : private WorkerWorld {
   ClusterReport Run(Workload& workload);
   // Ends Run after the current event. For the callbacks below.
   void Stop() { stopped_ = true; }
+  // Changes to another plan; `workers`: the names of its nodes. Returns its epoch. Errors as of
+  // ControllerCore::ApplyPlan. REQUIRES: kByNode.
+  Result<int64_t> ApplyPlan(Plan plan, std::vector<std::string> workers);
 
   // Called now and then with the number of arrived requests.
   std::function<void(uint64_t arrived, Time now)> on_progress;
@@ -86,6 +98,8 @@ class ClusterSim : private WorkerWorld {
   // Called when a request arrives, and when its tokens or its end reach the client.
   std::function<void(RequestId, const SimRequest&)> on_arrival;
   std::function<void(const RequestOutput&, Time)> on_output;
+  // Called with every heartbeat.
+  std::function<void(Time)> on_tick;
 
   const cluster::ControllerCore& controller() const { return *controller_; }
 
@@ -108,7 +122,12 @@ class ClusterSim : private WorkerWorld {
     uint32_t life = 0;
     uint64_t x = 0;
   };
-  // The process at a place: a stage of the plan.
+  // A worker's place: a stage of the plan, or a node.
+  struct Place {
+    std::string name;
+    std::vector<NodeIndex> nodes;
+  };
+  // The process at a place.
   struct Process {
     std::unique_ptr<ModelledWorker> worker;  // null: it is not running
     uint32_t life = 0;                       // grows with every start and end
@@ -119,7 +138,10 @@ class ClusterSim : private WorkerWorld {
     InstanceUse use;  // the same; KV as sampled
   };
 
-  ClusterSim(ClusterSimOptions options, std::vector<std::string> names,
+  static std::vector<Place> PlacesOf(const ClusterSimOptions& options);
+  static cluster::ControllerOptions ControllerOptionsOf(const ClusterSimOptions& options,
+                                                        const std::vector<Place>& places);
+  ClusterSim(ClusterSimOptions options, std::vector<Place> places,
              std::unique_ptr<cluster::ControllerCore> controller, Wires wires);
 
   // WorkerWorld.
@@ -177,9 +199,9 @@ class ClusterSim : private WorkerWorld {
   EventQueue<Event> events_;
   size_t ticks_ = 0;  // in events_
   Slots<Message> messages_;
-  std::deque<int> ready_;  // messages that arrive now, in order
-  std::vector<Process> processes_;
-  std::vector<std::string> names_;  // of the workers, by place
+  std::deque<int> ready_;           // messages that arrive now, in order
+  std::vector<Process> processes_;  // by place
+  const std::vector<Place> places_;
   std::map<ConnectionId, int> sessions_;
   uint64_t next_session_ = 1, next_incarnation_ = 1;
   std::unordered_map<Incarnation, int> place_of_;

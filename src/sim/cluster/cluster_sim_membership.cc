@@ -33,7 +33,7 @@ void ClusterSim::Change() {
   const Time at = change.at;
   availability_.Apply(change, at);
   for (int place = 0; place < std::ssize(processes_); ++place) {
-    const std::vector<NodeIndex>& nodes = options_.plan.stages[static_cast<size_t>(place)].nodes;
+    const std::vector<NodeIndex>& nodes = places_[static_cast<size_t>(place)].nodes;
     if (std::ranges::find(nodes, change.instance) == nodes.end()) continue;
     Process& process = processes_[static_cast<size_t>(place)];
     switch (change.what) {
@@ -67,7 +67,7 @@ void ClusterSim::StartWorker(int place, Duration load_time) {
   place_of_[incarnation] = place;
   process.worker = std::make_unique<ModelledWorker>(
       ModelledWorkerOptions{
-          .name = names_[static_cast<size_t>(place)],
+          .name = places_[static_cast<size_t>(place)].name,
           .place = place,
           .incarnation = incarnation,
           .machine = options_.machines[static_cast<size_t>(place)],

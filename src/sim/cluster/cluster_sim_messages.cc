@@ -149,7 +149,8 @@ void ClusterSim::Do(cluster::Disconnect& action) {
 // The controller's pulls do not name their requests. The request whose wait has ended is the first
 // one handed over that pulls now.
 void ClusterSim::NotePull(int place) {
-  if (options_.plan.stages[static_cast<size_t>(place)].layers.begin != 0) return;
+  const bool by_stage = options_.workers == SimWorkers::kByStage;
+  if (by_stage && options_.plan.stages[static_cast<size_t>(place)].layers.begin != 0) return;
   for (auto it = handed_.begin(); it != handed_.end(); ++it) {
     const auto info = controller_->Inspect(it->first, now_);
     if (!info || info->state != sched::RequestState::kPulling) continue;

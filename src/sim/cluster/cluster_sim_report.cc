@@ -15,8 +15,8 @@ void ClusterSim::SampleKv() {
   }
   std::vector<int> used(processes_.size());
   for (const cluster::PipelineStatus& pipeline : controller_->Describe(now_).pipelines) {
-    const auto name = std::ranges::find(names_, pipeline.workers.front());
-    const auto place = static_cast<int>(name - names_.begin());
+    const auto name = std::ranges::find(places_, pipeline.workers.front(), &Place::name);
+    const auto place = static_cast<int>(name - places_.begin());
     samples_[pipeline.id] = {place, pipeline.blocks_used};
     InstanceUse& use = processes_[static_cast<size_t>(place)].use;
     use.kv_blocks = std::max(use.kv_blocks, pipeline.blocks_total);
@@ -78,7 +78,7 @@ void ClusterSim::AddStages(ClusterReport& report) const {
     InstanceUse use = UseOf(processes_[place]);
     double seconds = report.simulated_s;
     if (!options_.membership.empty()) {
-      const int node = options_.plan.stages[place].nodes.front();
+      const int node = places_[place].nodes.front();
       use.ready_s = seconds = availability_.ReadySeconds(node, now_);
     }
     const double busy_s = BusyOf(processes_[place]).seconds();
