@@ -55,6 +55,23 @@ class Described(unittest.TestCase):
     def describe(self):
         return self.run_ok("cluster", "describe", "--base-url", self.url)
 
+    def assert_controller_links(self, text):
+        """The status and the cluster file have the same ones, which this machine can have."""
+        links = {(link["from"], link["to"]): link for link in self.server.status()["links"]}
+        self.assertEqual(sorted(links), [("a", "coordinator"), ("b", "coordinator"),
+                                         ("coordinator", "a"), ("coordinator", "b")])
+        for (source, target), link in links.items():
+            self.assertTrue(1e-6 < link["latency_s"] < 0.1, link)
+            self.assertTrue(1e6 < link["bytes_per_s"] < 1e12, link)
+            self.assertTrue(0 <= link["age_s"] < START_LIMIT_S, link)
+            pair = re.search(r"# measured \d+ s ago\n    - \{nodes: \[\"%s\", \"%s\"\], "
+                             r"bandwidth: (\S+) Mbit/s, latency: (\S+) us, one_way: true\}"
+                             % (source, target), text)
+            self.assertIsNotNone(pair, text)
+            for written, measured in ((float(pair[1]), link["bytes_per_s"] * 8 / 1e6),
+                                      (float(pair[2]), link["latency_s"] * 1e6)):
+                self.assertAlmostEqual(written / measured, 1, delta=0.01)
+
     def test_from_join_to_a_plan_in_force(self):
         cache = self.folder / "cache"
         self.join("a", "--zone", "east", "--price", "0.12 USD/h", "--measure-profile",
@@ -63,14 +80,17 @@ class Described(unittest.TestCase):
         self.server.wait_until_ready()
         # Profiles come after the joins, links while no request runs.
         text = self.run_ok("cluster", "describe", "--base-url", self.url, "--wait", START_LIMIT_S)
-        self.assertEqual((text.count("\n    profile: "), text.count("# measured ")), (2, 2), text)
+        self.assertEqual((text.count("\n    profile: "), text.count("# measured ")), (2, 6), text)
+        self.assert_controller_links(text)
         status = self.server.status()
         counted = status["counters"]
-        self.assertGreaterEqual(counted["links_probed"], 2)
+        self.assertGreaterEqual(counted["links_probed"], 6)
         self.assertEqual((counted["probes_failed"], counted["profiles_refused"]), (0, 0))
         shown = self.run_ok("status", "--base-url", self.url)
-        self.assertRegex(shown, r"\na +east +\S+ GiB +1 +0\.12 USD/h +no +\d+ tok/s +\d+ tok/s ")
-        self.assertRegex(shown, r"\nb +west +\S+ GiB +1 +- +yes +\d+ tok/s +\d+ tok/s ")
+        link = r"\d+\.\d+ ms, \d+ Mbit/s, \d+ s ago "
+        self.assertRegex(
+            shown, r"\na +east +\S+ GiB +1 +0\.12 USD/h +no +\d+ tok/s +\d+ tok/s +" + link)
+        self.assertRegex(shown, r"\nb +west +\S+ GiB +1 +- +yes +\d+ tok/s +\d+ tok/s +" + link)
 
         file = self.folder / "cluster.yaml"
         file.write_text(self.describe())
