@@ -37,6 +37,7 @@ void TryPlan(const millrace::StepPlan& plan) {
 }
 
 void TryPlanOf(const millrace::Heartbeat&) {}
+void TryPlanOf(const millrace::Echo&) {}
 template <typename... Kinds>
 void TryPlanOf(const std::variant<Kinds...>& message) {
   std::visit(
@@ -71,11 +72,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static Decoder decoder;
   if (size == 0) return 0;
   const std::span<const uint8_t> bytes(data + 1, size - 1);
-  switch (data[0] % 4) {
+  switch (data[0] % 5) {
     case 0: Probe(bytes, [](auto b) { return decoder.DecodeToController(b); }); break;
     case 1: Probe(bytes, [](auto b) { return decoder.DecodeToWorker(b); }); break;
     case 2: Probe(bytes, [](auto b) { return decoder.DecodePeerMessage(b); }); break;
-    default: Probe(bytes, [](auto b) { return decoder.DecodeHeartbeat(b); });
+    case 3: Probe(bytes, [](auto b) { return decoder.DecodeHeartbeat(b); }); break;
+    default: Probe(bytes, [](auto b) { return decoder.DecodeEcho(b); });
   }
   return 0;
 }

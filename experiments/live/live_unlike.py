@@ -34,7 +34,7 @@ WORKER = ("--kv-cache-memory", "96MiB", "--max-model-len", 512)
 def with_line(text):
     """What the operator of the cluster knows and the workers cannot measure: the zones share one
     line, and the controller is in the east."""
-    lines, zones = [], {m.name: m.zone for m in MACHINES}
+    lines, zones = [], {"coordinator": "east"} | {m.name: m.zone for m in MACHINES}
     for line in text.splitlines():
         if line.startswith("coordinator:"):
             line = "coordinator: {region: east}"

@@ -148,6 +148,13 @@ struct Heartbeat {
   int64_t queued_steps = 0;  // steps received but not started
 };
 
+// Bytes of no meaning, on a stream of their own, by which a worker measures its links with the
+// controller: the controller answers each message with one of `answer_bytes` bytes.
+struct Echo {
+  uint32_t bytes = 0;         // that it carries
+  uint32_t answer_bytes = 0;  // 0 in an answer
+};
+
 // ---- controller -> worker
 
 struct Welcome {
@@ -267,11 +274,13 @@ struct PullKv {
   std::optional<LayerRange> layers = {};  // a subset of the pipeline's layers here; unset: all
   PulledActivations activations = PulledActivations::kLocal;
 };
-// Measure the link from `from` to the receiver (-> LinkProbed). Only for workers that speak
+enum class ProbedLink : uint8_t { kFromWorker, kFromController, kToController };
+// Measure this link of the receiver (-> LinkProbed). Only for workers that speak
 // kProtocolProfiles, and never while requests run.
 struct ProbeLink {
   ProbeId probe;
-  WorkerAddress from;
+  ProbedLink link = ProbedLink::kFromWorker;
+  WorkerAddress from = {};  // the worker of kFromWorker
 };
 struct Leave {  // finish the running work and end the process
   std::string reason;

@@ -51,6 +51,11 @@ Status Body(const proto::HeartbeatMessage& from, Heartbeat& out) {
   MR_RETURN_WITHIN("heartbeat", FromProto(from.heartbeat(), out));
   return OkStatus();
 }
+Status Body(const proto::EchoMessage& from, Echo& out) {
+  if (!from.has_echo()) return Missing("echo");
+  MR_RETURN_WITHIN("echo", FromProto(from.echo(), out));
+  return OkStatus();
+}
 
 template <typename Proto, typename Message>
 Result<Received<Message>> Decode(Scratch& scratch, std::span<const uint8_t> bytes) {
@@ -118,6 +123,12 @@ Result<std::span<const uint8_t>> Encoder::Encode(const Envelope& envelope,
   return memory_->Write(envelope, out);
 }
 
+Result<std::span<const uint8_t>> Encoder::Encode(const Envelope& envelope, const Echo& message) {
+  auto& out = memory_->scratch.Fresh<proto::EchoMessage>();
+  ToProto(message, *out.mutable_echo());
+  return memory_->Write(envelope, out);
+}
+
 struct Decoder::Memory {
   Scratch scratch;
 };
@@ -136,6 +147,9 @@ Result<Received<PeerMessage>> Decoder::DecodePeerMessage(std::span<const uint8_t
 }
 Result<Received<Heartbeat>> Decoder::DecodeHeartbeat(std::span<const uint8_t> bytes) {
   return Decode<proto::HeartbeatMessage, Heartbeat>(memory_->scratch, bytes);
+}
+Result<Received<Echo>> Decoder::DecodeEcho(std::span<const uint8_t> bytes) {
+  return Decode<proto::EchoMessage, Echo>(memory_->scratch, bytes);
 }
 
 }  // namespace millrace::wire

@@ -42,6 +42,7 @@ class Encoder {
   Result<std::span<const uint8_t>> Encode(const Envelope& envelope, const ToWorker& message);
   Result<std::span<const uint8_t>> Encode(const Envelope& envelope, const PeerMessage& message);
   Result<std::span<const uint8_t>> Encode(const Envelope& envelope, const Heartbeat& message);
+  Result<std::span<const uint8_t>> Encode(const Envelope& envelope, const Echo& message);
 
  private:
   struct Memory;
@@ -59,6 +60,7 @@ class Decoder {
   Result<Received<ToWorker>> DecodeToWorker(std::span<const uint8_t> bytes);
   Result<Received<PeerMessage>> DecodePeerMessage(std::span<const uint8_t> bytes);
   Result<Received<Heartbeat>> DecodeHeartbeat(std::span<const uint8_t> bytes);
+  Result<Received<Echo>> DecodeEcho(std::span<const uint8_t> bytes);
 
  private:
   struct Memory;

@@ -59,6 +59,12 @@ TEST(Codec, RoundTripHeartbeat) {
       4, 1, [](Rng& rng, size_t) { return testing::RandomHeartbeat(rng); },
       [&](auto bytes) { return decoder.DecodeHeartbeat(bytes); });
 }
+TEST(Codec, RoundTripEcho) {
+  Decoder decoder;
+  RoundTrip<Echo>(
+      8, 1, [](Rng& rng, size_t) { return testing::RandomEcho(rng); },
+      [&](auto bytes) { return decoder.DecodeEcho(bytes); });
+}
 
 TEST(Codec, SamplingParamsAndTheirMessageHaveTheSameFields) {
   const auto& message = *proto::SamplingParams::descriptor();

@@ -40,8 +40,10 @@ Status FromProto(const proto::StepResult& from, StepResult& out);
 // convert_to_controller.cc
 void ToProto(const ToController& from, proto::ToController& to);
 void ToProto(const Heartbeat& from, proto::Heartbeat& to);
+void ToProto(const Echo& from, proto::Echo& to);
 Status FromProto(const proto::ToController& from, ToController& out);
 Status FromProto(const proto::Heartbeat& from, Heartbeat& out);
+Status FromProto(const proto::Echo& from, Echo& out);
 
 // convert_to_worker.cc
 void ToProto(const ToWorker& from, proto::ToWorker& to);

@@ -282,4 +282,15 @@ Status FromProto(const proto::Heartbeat& from, Heartbeat& out) {
   return Take("queued_steps", from.queued_steps(), out.queued_steps);
 }
 
+void ToProto(const Echo& from, proto::Echo& to) {
+  const auto& [bytes, answer_bytes] = from;
+  to.mutable_content()->assign(bytes, '\0');
+  to.set_answer_bytes(answer_bytes);
+}
+
+Status FromProto(const proto::Echo& from, Echo& out) {
+  MR_RETURN_IF_ERROR(Take("content", from.content().size(), out.bytes, 0, kEchoBytesMax));
+  return Take("answer_bytes", from.answer_bytes(), out.answer_bytes, 0, kEchoBytesMax);
+}
+
 }  // namespace millrace::wire

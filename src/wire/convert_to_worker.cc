@@ -136,9 +136,10 @@ void Put(const PullKv& from, proto::ToWorker& to) {
 }
 
 void Put(const ProbeLink& from, proto::ToWorker& to) {
-  const auto& [probe, worker] = from;
+  const auto& [probe, link, worker] = from;
   proto::ProbeLink& out = *to.mutable_probe_link();
   out.set_probe(probe.value());
+  out.set_link(static_cast<uint32_t>(link));
   ToProto(worker, *out.mutable_from());
 }
 
@@ -306,6 +307,10 @@ Status Read(const proto::PullKv& from, PullKv& out) {
 
 Status Read(const proto::ProbeLink& from, ProbeLink& out) {
   out.probe = ProbeId(from.probe());
+  int link = 0;
+  MR_RETURN_IF_ERROR(
+      Take("link", from.link(), link, 0, static_cast<uint64_t>(ProbedLink::kToController)));
+  out.link = static_cast<ProbedLink>(link);
   if (!from.has_from()) return Missing("from");
   MR_RETURN_WITHIN("from", FromProto(from.from(), out.from));
   return OkStatus();

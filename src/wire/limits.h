@@ -11,6 +11,7 @@ namespace millrace::wire {
 
 inline constexpr size_t kMessageBytesMax = size_t{64} << 20;
 inline constexpr size_t kHeartbeatBytesMax = 256;
+inline constexpr size_t kEchoBytesMax = 256 * 1024;  // that an echo carries, or asks for
 
 inline constexpr size_t kSequencesPerStepMax = 16384;
 inline constexpr size_t kTokensPerStepMax = size_t{1} << 20;

@@ -229,10 +229,33 @@ TEST(Refusals, ToController) {
               "sequences[1]: logprobs");
 }
 
+TEST(Refusals, Probes) {
+  ExpectNames(Refusal(ProbeLink{}, [](auto& m) { m.mutable_probe_link()->set_link(3); }), "link");
+  ExpectNames(Refusal(ProbeLink{}, [](auto& m) { m.mutable_probe_link()->clear_from(); }), "from");
+  Decoder decoder;
+  const auto echo = [&](auto spoil) {
+    proto::EchoMessage message;
+    message.mutable_envelope();
+    spoil(message);
+    return decoder.DecodeEcho(Bytes(message.SerializeAsString())).status();
+  };
+  EXPECT_TRUE(echo([](auto& m) {
+                m.mutable_echo()->set_content(std::string(kEchoBytesMax, 'x'));
+                m.mutable_echo()->set_answer_bytes(kEchoBytesMax);
+              }).ok());
+  ExpectNames(
+      echo([](auto& m) { m.mutable_echo()->set_content(std::string(kEchoBytesMax + 1, 'x')); }),
+      "content");
+  ExpectNames(echo([](auto& m) { m.mutable_echo()->set_answer_bytes(kEchoBytesMax + 1); }),
+              "answer_bytes");
+  ExpectNames(echo([](auto& m) { m.clear_echo(); }), "echo is missing");
+}
+
 TEST(Refusals, NotAMessage) {
   Decoder decoder;
   EXPECT_FALSE(decoder.DecodeToWorker({}).ok());
   EXPECT_FALSE(decoder.DecodeHeartbeat({}).ok());
+  EXPECT_FALSE(decoder.DecodeEcho({}).ok());
   EXPECT_FALSE(decoder.DecodePeerMessage({}).ok());
   ExpectNames(decoder.DecodeToController(Bytes("\xff\xff\xff\xff\xff")).status(), "not a message");
   proto::ToController empty;

@@ -14,11 +14,12 @@ import sys
 import tempfile
 import unittest
 
-from cluster_processes import (START_LIMIT_S, Process, Server, answers_of_one_process,
-                               free_port)
+from cluster_processes import (LINK_BYTES, START_LIMIT_S, Link, Process, Server,
+                               answers_of_one_process, free_port)
 
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
 MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+FAR_S = 0.02  # from the controller to worker b, and back
 REQUEST = {"prompt": "The harbour lay still, and", "max_tokens": 60, "temperature": 0.9, "seed": 3,
            "ignore_eos": True}
 
@@ -39,6 +40,9 @@ class Described(unittest.TestCase):
                              "--listen", self.joins, "--token", self.token)
         self.addCleanup(self.server.stop)
         self.url = f"http://127.0.0.1:{self.server.port}"
+        self.far = Link(int(self.joins.rpartition(":")[2]))
+        self.far.delay_s = FAR_S
+        self.addCleanup(self.far.close)
 
     def run_ok(self, *words):
         done = subprocess.run([PROGRAM, *map(str, words)], text=True, capture_output=True,
@@ -46,8 +50,9 @@ class Described(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout
 
-    def join(self, name, *words):
-        worker = Process(PROGRAM, "worker", MODEL, "--join", self.joins, "--token", self.token,
+    def join(self, name, *words, over=None):
+        joins = f"127.0.0.1:{over.port}" if over else self.joins
+        worker = Process(PROGRAM, "worker", MODEL, "--join", joins, "--token", self.token,
                          "--name", name, "--threads", "1", *map(str, words))
         self.addCleanup(worker.stop)
         return worker
@@ -55,22 +60,47 @@ class Described(unittest.TestCase):
     def describe(self):
         return self.run_ok("cluster", "describe", "--base-url", self.url)
 
+    def assert_controller_links(self, text):
+        """They were measured, are those that the workers have, and are in the file."""
+        links = {(link["from"], link["to"]): link for link in self.server.status()["links"]}
+        self.assertEqual(sorted(links), [("a", "coordinator"), ("b", "coordinator"),
+                                         ("coordinator", "a"), ("coordinator", "b")])
+        for (source, target), link in links.items():
+            if "b" in (source, target):
+                self.assertTrue(FAR_S < link["latency_s"] < 3 * FAR_S, link)
+                self.assertTrue(1e5 < link["bytes_per_s"] < 2 * LINK_BYTES / FAR_S, link)
+            else:
+                self.assertTrue(1e-6 < link["latency_s"] < FAR_S, link)
+                self.assertTrue(2 * LINK_BYTES / FAR_S < link["bytes_per_s"] < 1e12, link)
+            self.assertTrue(0 <= link["age_s"] < START_LIMIT_S, link)
+            pair = re.search(r"# measured \d+ s ago\n    - \{nodes: \[\"%s\", \"%s\"\], "
+                             r"bandwidth: (\S+) Mbit/s, latency: (\S+) us, one_way: true\}"
+                             % (source, target), text)
+            self.assertIsNotNone(pair, text)
+            for written, measured in ((float(pair[1]), link["bytes_per_s"] * 8 / 1e6),
+                                      (float(pair[2]), link["latency_s"] * 1e6)):
+                self.assertAlmostEqual(written / measured, 1, delta=0.01)
+
     def test_from_join_to_a_plan_in_force(self):
         cache = self.folder / "cache"
         self.join("a", "--zone", "east", "--price", "0.12 USD/h", "--measure-profile",
                   "--profile-cache", cache)
-        self.join("b", "--zone", "west", "--spot", "--measure-profile", "--profile-cache", cache)
+        self.join("b", "--zone", "west", "--spot", "--measure-profile", "--profile-cache", cache,
+                  over=self.far)
         self.server.wait_until_ready()
         # Profiles come after the joins, links while no request runs.
         text = self.run_ok("cluster", "describe", "--base-url", self.url, "--wait", START_LIMIT_S)
-        self.assertEqual((text.count("\n    profile: "), text.count("# measured ")), (2, 2), text)
+        self.assertEqual((text.count("\n    profile: "), text.count("# measured ")), (2, 6), text)
+        self.assert_controller_links(text)
         status = self.server.status()
         counted = status["counters"]
-        self.assertGreaterEqual(counted["links_probed"], 2)
+        self.assertGreaterEqual(counted["links_probed"], 6)
         self.assertEqual((counted["probes_failed"], counted["profiles_refused"]), (0, 0))
         shown = self.run_ok("status", "--base-url", self.url)
-        self.assertRegex(shown, r"\na +east +\S+ GiB +1 +0\.12 USD/h +no +\d+ tok/s +\d+ tok/s ")
-        self.assertRegex(shown, r"\nb +west +\S+ GiB +1 +- +yes +\d+ tok/s +\d+ tok/s ")
+        link = r"\d+\.\d+ ms, \d+ Mbit/s, \d+ s ago "
+        self.assertRegex(
+            shown, r"\na +east +\S+ GiB +1 +0\.12 USD/h +no +\d+ tok/s +\d+ tok/s +" + link)
+        self.assertRegex(shown, r"\nb +west +\S+ GiB +1 +- +yes +\d+ tok/s +\d+ tok/s +" + link)
 
         file = self.folder / "cluster.yaml"
         file.write_text(self.describe())

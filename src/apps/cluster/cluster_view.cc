@@ -135,13 +135,33 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
   return out;
 }
 
+// Between the controller and the worker: the slower direction, and the age of the older
+// measurement.
+std::string ControllerLinkText(const std::vector<LinkView>& links, const std::string& worker) {
+  std::optional<LinkView> slower;
+  for (const LinkView& link : links) {
+    if (!(link.from == worker && link.to == kControllerEnd) &&
+        !(link.from == kControllerEnd && link.to == worker)) {
+      continue;
+    }
+    if (!slower) slower = link;
+    slower->latency_s = std::max(slower->latency_s, link.latency_s);
+    slower->bytes_per_s = std::min(slower->bytes_per_s, link.bytes_per_s);
+    slower->age_s = std::max(slower->age_s, link.age_s);
+  }
+  if (!slower) return "-";
+  return fmt::format("{:.2f} ms, {:.0f} Mbit/s, {:.0f} s ago", slower->latency_s * 1e3,
+                     slower->bytes_per_s * 8 / 1e6, slower->age_s);
+}
+
 // What is not known is "-".
-std::string MachineTable(const std::vector<WorkerView>& workers) {
-  std::vector<std::vector<std::string>> rows = {
-      {"MACHINE", "ZONE", "MEMORY", "CORES", "PRICE", "SPOT", "PREFILL", "DECODE", "BITS"}};
+std::string MachineTable(const ClusterView& view) {
+  std::vector<std::vector<std::string>> rows = {{"MACHINE", "ZONE", "MEMORY", "CORES", "PRICE",
+                                                 "SPOT", "PREFILL", "DECODE", "CONTROLLER",
+                                                 "BITS"}};
   const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : text; };
   const auto rate = [](double tokens_per_s) { return fmt::format("{:.0f} tok/s", tokens_per_s); };
-  for (const WorkerView& worker : workers) {
+  for (const WorkerView& worker : view.workers) {
     rows.push_back(
         {worker.name, or_dash(worker.zone),
          worker.memory_bytes > 0 ? FormatBytes(worker.memory_bytes) : "-",
@@ -149,7 +169,7 @@ std::string MachineTable(const std::vector<WorkerView>& workers) {
          worker.price_usd_per_hour ? fmt::format("{:g} USD/h", *worker.price_usd_per_hour) : "-",
          worker.spot ? "yes" : "no", worker.rates ? rate(worker.rates->prefill_tokens_per_s) : "-",
          worker.rates ? rate(worker.rates->decode_tokens_per_s) : "-",
-         or_dash(worker.numeric_class)});
+         ControllerLinkText(view.links, worker.name), or_dash(worker.numeric_class)});
   }
   return Table(rows);
 }
@@ -289,6 +309,7 @@ ClusterView ReadClusterView(const Json& status) {
     view.pipelines.push_back(ReadPipeline(pipeline));
   for (const Json& stage : ObjectsField(status, "stages")) view.stages.push_back(ReadStage(stage));
   for (const Json& edge : ObjectsField(status, "edges")) view.edges.push_back(ReadEdge(edge));
+  view.links = ReadLinks(status);
   view.requests = IntegerField(status, "requests");
   view.moving = IntegerField(status, "moving");
   if (const auto at = status.find("waiting_for"); at != status.end() && at->is_object()) {
@@ -316,7 +337,7 @@ std::string FormatClusterView(const ClusterView& view) {
   for (const WorkerView& worker : view.workers) {
     if (!worker.note.empty()) out += fmt::format("{}: {}\n", worker.name, worker.note);
   }
-  if (!view.workers.empty()) out += "\n" + MachineTable(view.workers);
+  if (!view.workers.empty()) out += "\n" + MachineTable(view);
   out += ClassTable(view);
   if (const std::string counters = CountersText(view); !counters.empty()) out += "\n" + counters;
   return out;

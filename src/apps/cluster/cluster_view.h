@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/cluster/machines_view.h"
 #include "base/json.h"
 #include "core/plan.h"
 #include "cost/profile.h"
@@ -62,6 +63,7 @@ struct ClusterView {
   std::vector<PipelineView> pipelines;
   std::vector<StageView> stages;
   std::vector<EdgeView> edges;
+  std::vector<LinkView> links;  // of the controller
   int64_t requests = 0, moving = 0;
   WaitingView waiting_for;
   std::vector<std::pair<std::string, int64_t>> counters;

@@ -57,6 +57,17 @@ Json SmallStatus() {
              {"layers", Json::array({Json::array({6, 7})})},
              {"role", "both"},
              {"up", false}}}},
+          {"links",
+           {{{"from", "coordinator"},
+             {"to", "a"},
+             {"latency_s", 2.1e-4},
+             {"bytes_per_s", 2e8},
+             {"age_s", 12}},
+            {{"from", "a"},
+             {"to", "coordinator"},
+             {"latency_s", 2e-4},
+             {"bytes_per_s", 1.175e8},
+             {"age_s", 31}}}},
           {"requests", 5},
           {"waiting_for", {{"prefill", 1}, {"decode", 0}, {"transfer", 0}}},
           {"moving", 1},
@@ -81,10 +92,14 @@ a       serving   6.00 MiB  1.00 GiB  12,031   0.1 s   10.0.0.2:7101  cpu
 b       draining  0 B       0 B       0        0.0 s
 b: numeric class differs
 
-MACHINE  ZONE  MEMORY    CORES  PRICE       SPOT  PREFILL     DECODE     BITS
-a        east  2.00 GiB  4      0.12 USD/h  yes   5012 tok/s  301 tok/s  x86-64
-b        -     -         -      -           no    -           -          -
-
+)"
+            "MACHINE  ZONE  MEMORY    CORES  PRICE       SPOT  PREFILL     DECODE     "
+            "CONTROLLER                     BITS\n"
+            "a        east  2.00 GiB  4      0.12 USD/h  yes   5012 tok/s  301 tok/s  "
+            "0.21 ms, 940 Mbit/s, 31 s ago  x86-64\n"
+            "b        -     -         -      -           no    -           -          "
+            "-                              -\n"
+            R"(
 since the start: joins 2
 )");
   Json status = SmallStatus();

@@ -54,6 +54,11 @@ Json ToJson(const cluster::LinkStatus& link) {
           {"age_s", link.age.seconds()}};
 }
 
+bool IsOfController(const cluster::LinkStatus& link) {
+  return link.from == cluster::EdgeFlows::kCoordinator ||
+         link.to == cluster::EdgeFlows::kCoordinator;
+}
+
 Json ToJson(const cluster::WorkerStatus& worker) {
   Json json = {{"name", worker.name},
                {"state", StateOf(worker)},
@@ -136,12 +141,15 @@ class ControllerAdmin : public serve::ClusterAdmin {
   Json Describe() override {
     const cluster::ClusterStatus status = host_.Describe();
     Json workers = Json::array(), pipelines = Json::array(), stages = Json::array(),
-         edges = Json::array();
+         edges = Json::array(), links = Json::array();
     for (const auto& worker : status.workers) workers.push_back(ToJson(worker));
     for (const auto& pipeline : status.pipelines) pipelines.push_back(ToJson(pipeline));
     for (const auto& stage : status.stages) stages.push_back(ToJson(stage));
     for (const auto& edge : status.edges) {
       if (edge.planned || edge.since_plan.requests > 0) edges.push_back(ToJson(edge));
+    }
+    for (const auto& link : status.links) {
+      if (IsOfController(link)) links.push_back(ToJson(link));
     }
     Json given_up;
     if (status.given_up) {
@@ -158,6 +166,7 @@ class ControllerAdmin : public serve::ClusterAdmin {
             {"pipelines", pipelines},
             {"stages", stages},
             {"edges", edges},
+            {"links", links},
             {"requests", status.requests},
             {"waiting", status.waiting},
             {"moving", status.moving},

@@ -81,8 +81,9 @@ std::string NodeText(const MachineView& machine) {
   return out;
 }
 
-struct SortedLinks {
-  std::vector<LinkView> all, within, between;  // zones; between machines that have joined
+struct SortedLinks {  // between machines that have joined, and of the controller
+  std::vector<LinkView> all, within, between;  // of machines: all, in one zone, in two zones
+  std::vector<LinkView> controllers;
   bool zones_differ = false;
 };
 
@@ -94,9 +95,14 @@ SortedLinks SortLinks(const MachinesView& view) {
     if (machine.zone != view.machines.front().zone) sorted.zones_differ = true;
   }
   for (const LinkView& link : view.links) {
-    if (!zones.contains(link.from) || !zones.contains(link.to)) continue;
-    sorted.all.push_back(link);
-    (zones.at(link.from) == zones.at(link.to) ? sorted.within : sorted.between).push_back(link);
+    const auto from = zones.find(link.from), to = zones.find(link.to);
+    if (from != zones.end() && to != zones.end()) {
+      sorted.all.push_back(link);
+      (from->second == to->second ? sorted.within : sorted.between).push_back(link);
+    } else if ((from != zones.end() && link.to == kControllerEnd) ||
+               (to != zones.end() && link.from == kControllerEnd)) {
+      sorted.controllers.push_back(link);
+    }
   }
   return sorted;
 }
@@ -107,14 +113,24 @@ struct Fallback {
   std::string_view why;
 };
 
-Fallback FallbackOf(const std::vector<LinkView>& of_kind, const std::vector<LinkView>& all) {
+Fallback FallbackOf(const std::vector<LinkView>& of_kind, const std::vector<LinkView>& others) {
   if (!of_kind.empty()) {
     return {MedianOf(of_kind), "for pairs that were not measured: the median of those that were"};
   }
-  if (!all.empty()) {
-    return {MedianOf(all), "none of these was measured: the median of all measured links"};
+  if (!others.empty()) {
+    return {MedianOf(others), "none of these was measured: the median of all measured links"};
   }
   return {{kAssumedBytesPerS, kAssumedLatency_s}, "no link was measured yet: assumed"};
+}
+
+std::string PairsText(const std::vector<LinkView>& links) {
+  std::string out;
+  for (const LinkView& link : links) {
+    out += fmt::format(
+        "    # measured {:.0f} s ago\n    - {{nodes: [{}, {}], {}, one_way: true}}\n", link.age_s,
+        Quoted(link.from), Quoted(link.to), Text({link.bytes_per_s, link.latency_s}));
+  }
+  return out;
 }
 
 std::string LinksText(const MachinesView& view) {
@@ -127,16 +143,10 @@ std::string LinksText(const MachinesView& view) {
     out +=
         fmt::format("  # {}\n  between_regions:\n    - {{{}}}\n", between.why, Text(between.line));
   }
-  if (!links.all.empty()) out += "  pairs:\n";
-  for (const LinkView& link : links.all) {
-    out += fmt::format(
-        "    # measured {:.0f} s ago\n    - {{nodes: [{}, {}], {}, one_way: true}}\n", link.age_s,
-        Quoted(link.from), Quoted(link.to), Text({link.bytes_per_s, link.latency_s}));
-  }
-  return out + fmt::format(
-                   "# The links of the controller are not measured; only tokens use them.\n"
-                   "coordinator: {{{}}}\n",
-                   Text(within.line));
+  const std::string pairs = PairsText(links.all) + PairsText(links.controllers);
+  if (!pairs.empty()) out += "  pairs:\n" + pairs;
+  const Fallback controllers = FallbackOf(links.controllers, links.all);
+  return out + fmt::format("# {}\ncoordinator: {{{}}}\n", controllers.why, Text(controllers.line));
 }
 
 }  // namespace
@@ -159,18 +169,26 @@ MachinesView ReadMachinesView(const Json& answer) {
     machine.spot = FlagField(json, "spot");
     machine.profile = TextField(json, "profile", cost::Profile::kBytesMax);
   }
+  view.links = ReadLinks(answer);
+  return view;
+}
+
+std::vector<LinkView> ReadLinks(const Json& answer) {
+  std::vector<LinkView> links;
   for (const Json& json : ObjectsField(answer, "links")) {
     LinkView link{TextField(json, "from", kTextBytesMax), TextField(json, "to", kTextBytesMax),
                   RealField(json, "latency_s"), RealField(json, "bytes_per_s"),
                   RealField(json, "age_s")};
-    if (link.bytes_per_s > 0 && link.latency_s > 0) view.links.push_back(std::move(link));
+    if (link.bytes_per_s > 0 && link.latency_s > 0) links.push_back(std::move(link));
   }
-  return view;
+  return links;
 }
 
 bool IsComplete(const MachinesView& view) {
   const size_t machines = view.machines.size();
-  return SortLinks(view).all.size() == machines * (machines - 1) &&
+  const SortedLinks links = SortLinks(view);
+  return links.all.size() == machines * (machines - 1) &&
+         links.controllers.size() == 2 * machines &&
          std::ranges::none_of(view.machines, &std::string::empty, &MachineView::profile);
 }
 

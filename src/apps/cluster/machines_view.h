@@ -5,12 +5,16 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
 #include "base/status.h"
 
 namespace millrace::apps {
+
+// What the controller is called as an end of a link, in answers and in cluster files.
+inline constexpr std::string_view kControllerEnd = "coordinator";
 
 struct MachineView {
   std::string name, device, zone, numeric_class;
@@ -20,8 +24,8 @@ struct MachineView {
   bool spot = false;
   std::string profile;  // one line; empty: none
 };
-struct LinkView {  // one direction
-  std::string from, to;
+struct LinkView {        // one direction
+  std::string from, to;  // workers, or kControllerEnd
   double latency_s = 0, bytes_per_s = 0, age_s = 0;
 };
 struct MachinesView {
@@ -32,8 +36,11 @@ struct MachinesView {
 
 // A field that is missing or has another type is empty.
 MachinesView ReadMachinesView(const Json& answer);
+// The `links` of an answer, without those whose numbers no link has.
+std::vector<LinkView> ReadLinks(const Json& answer);
 
-// Whether each machine has a profile and each link between two of them was measured.
+// Whether each machine has a profile, and each link between two of them and between the controller
+// and one of them was measured.
 bool IsComplete(const MachinesView& view);
 
 // The nodes are the workers, under their names. Links that were not measured get the median of

@@ -67,8 +67,10 @@ const LinkSpec& LinkOf(const ClusterSpec& cluster, int from, int to) {
 
 TEST(MachinesView, AClusterFileThatThePlannerReads) {
   Json answer = TwoZones();
-  answer["links"] = {Link("a", "b b", 8000, 100), Link("b b", "a", 9000, 110),
-                     Link("a", "c", 123.456, 30000), Link("a", "gone", 1, 1)};
+  answer["links"] = {Link("a", "b b", 8000, 100),        Link("b b", "a", 9000, 110),
+                     Link("a", "c", 123.456, 30000),     Link("a", "gone", 1, 1),
+                     Link("coordinator", "a", 2000, 60), Link("a", "coordinator", 1000, 80),
+                     Link("coordinator", "gone", 1, 1)};
   const std::string text = Text(answer);
   EXPECT_EQ(text, R"(# The 3 workers that had joined, as `millrace cluster describe` found them.
 name: "demo"
@@ -109,8 +111,12 @@ links:
     - {nodes: ["b b", "a"], bandwidth: 9000 Mbit/s, latency: 110 us, one_way: true}
     # measured 12 s ago
     - {nodes: ["a", "c"], bandwidth: 123 Mbit/s, latency: 30000 us, one_way: true}
-# The links of the controller are not measured; only tokens use them.
-coordinator: {bandwidth: 8500 Mbit/s, latency: 105 us}
+    # measured 12 s ago
+    - {nodes: ["coordinator", "a"], bandwidth: 2000 Mbit/s, latency: 60 us, one_way: true}
+    # measured 12 s ago
+    - {nodes: ["a", "coordinator"], bandwidth: 1000 Mbit/s, latency: 80 us, one_way: true}
+# for pairs that were not measured: the median of those that were
+coordinator: {bandwidth: 1500 Mbit/s, latency: 70 us}
 )");
   const ClusterSpec cluster = Parsed(text);
   ASSERT_EQ(cluster.nodes.size(), 3u);
@@ -124,6 +130,10 @@ coordinator: {bandwidth: 8500 Mbit/s, latency: 105 us}
   EXPECT_EQ(LinkOf(cluster, 0, 1).bytes_per_s, 1e9);
   EXPECT_EQ(LinkOf(cluster, 1, 0).latency, Duration::Nanos(110'000));
   EXPECT_EQ(LinkOf(cluster, 2, 1).latency, Duration::Millis(30)) << "not measured";
+  const int controller = cluster.coordinator();
+  EXPECT_EQ(LinkOf(cluster, controller, 0).latency, Duration::Nanos(60'000));
+  EXPECT_EQ(LinkOf(cluster, 0, controller).bytes_per_s, 125e6);
+  EXPECT_EQ(LinkOf(cluster, 1, controller).latency, Duration::Nanos(70'000)) << "not measured";
 }
 
 TEST(MachinesView, WithoutAnyMeasuredLinkTheFileSaysWhatIsAssumed) {
@@ -139,10 +149,13 @@ TEST(MachinesView, OneKindOfLinkStandsInForTheOther) {
   Json answer = TwoZones();
   answer["links"] = Json::array({Link("a", "c", 50, 20000)});
   const std::string text = Text(answer);
-  EXPECT_NE(text.find("# none of these was measured: the median of all measured links\n"
-                      "  within_region: {bandwidth: 50 Mbit/s, latency: 20000 us}\n"),
-            std::string::npos)
-      << text;
+  for (const char* line : {"  within_region: ", "coordinator: "}) {
+    EXPECT_NE(text.find(std::string("# none of these was measured: the median of all measured "
+                                    "links\n") +
+                        line + "{bandwidth: 50 Mbit/s, latency: 20000 us}\n"),
+              std::string::npos)
+        << text;
+  }
   Parsed(text);
 }
 
@@ -159,15 +172,20 @@ TEST(MachinesView, CompleteMeansProfilesAndBothDirectionsOfEachLink) {
   Json answer = {{"workers", {Worker("a", ""), Worker("b", "")}}, {"links", Json::array()}};
   const auto complete = [&] { return IsComplete(ReadMachinesView(answer)); };
   answer["workers"][0]["profile"] = answer["workers"][1]["profile"] = "{}";
-  EXPECT_FALSE(complete());
-  answer["links"] = Json::array({Link("a", "b", 100, 100)});
-  EXPECT_FALSE(complete());
-  answer["links"].push_back(Link("b", "a", 100, 100));
+  for (const auto& [from, to] : {std::pair("a", "b"),
+                                 {"b", "a"},
+                                 {"coordinator", "a"},
+                                 {"a", "coordinator"},
+                                 {"coordinator", "b"},
+                                 {"b", "coordinator"}}) {
+    EXPECT_FALSE(complete()) << from << " " << to;
+    answer["links"].push_back(Link(from, to, 100, 100));
+  }
   EXPECT_TRUE(complete());
   answer["workers"][1]["profile"] = nullptr;
   EXPECT_FALSE(complete());
   answer["workers"] = Json::array({answer["workers"][0]});
-  EXPECT_TRUE(complete()) << "one machine has no links";
+  EXPECT_TRUE(complete()) << "one machine has links with the controller only";
 }
 
 TEST(MachinesView, WithoutWorkersThereIsNothingToDescribe) {

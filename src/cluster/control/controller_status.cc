@@ -67,7 +67,7 @@ constexpr auto kCounters = std::to_array<ControllerCounter>({
      "Profiles of workers that were not used: damaged, of another model, or not plausible.",
      &Counters::profiles_refused},
     {"links_probed", "millrace_cluster_links_probed_total",
-     "Links between workers that were measured.", &Counters::links_probed},
+     "Links that were measured, between workers and with the controller.", &Counters::links_probed},
     {"probes_failed", "millrace_cluster_link_probes_failed_total",
      "Measurements of links that failed or gave numbers that no link has.",
      &Counters::probes_failed},

@@ -33,8 +33,8 @@ struct WorkerStatus {
   MachineFacts machine;
   std::shared_ptr<const cost::Profile> profile;  // null: none
 };
-struct LinkStatus {  // of one direction, as measured
-  std::string from, to;
+struct LinkStatus {      // of one direction, as measured
+  std::string from, to;  // workers, or "coordinator"
   double latency_s = 0, bytes_per_s = 0;
   Duration age;
 };

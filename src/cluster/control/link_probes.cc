@@ -19,10 +19,12 @@ Status CheckRange(std::string_view what, double value, double low, double high) 
 
 void LinkProbes::Add(WorkerId worker) {
   if (workers_.size() >= LinkProbeOptions::kWorkersMax) return;
-  for (const WorkerId other : workers_) {
+  const auto add = [&](End other) {
     due_.insert({Time{}, {worker, other}});
     due_.insert({Time{}, {other, worker}});
-  }
+  };
+  add(std::nullopt);
+  for (const WorkerId other : workers_) add(other);
   workers_.insert(worker);
 }
 
@@ -56,7 +58,7 @@ std::optional<LinkProbes::Probe> LinkProbes::Next(bool busy, Time now) {
 }
 
 Status LinkProbes::Take(WorkerId worker, const LinkProbed& answer, Time now) {
-  if (!probe_ || probe_->id != answer.probe || probe_->pair.second != worker) {
+  if (!probe_ || probe_->id != answer.probe || probe_->by() != worker) {
     return NotFound("this probe is not in progress");
   }
   const Pair pair = probe_->pair;

@@ -1,5 +1,6 @@
-// LinkProbes: which link between two workers is measured when, and what was measured. Links are
-// probed one at a time, the least recently measured first, and only while no request runs.
+// LinkProbes: which link is measured when, and what was measured: between two workers, and between
+// the controller and a worker. Links are probed one at a time, the least recently measured first,
+// and only while no request runs.
 //
 // Owned by the controller, which sends the orders and delivers the answers. Pure; one thread at a
 // time.
@@ -36,10 +37,14 @@ struct MeasuredLink {
 
 class LinkProbes {
  public:
-  using Pair = std::pair<WorkerId, WorkerId>;  // from, to
+  using End = std::optional<WorkerId>;  // nullopt: the controller
+  using Pair = std::pair<End, End>;     // from, to
   struct Probe {
     ProbeId id;
     Pair pair;
+
+    // The worker that measures: the second of the pair, or the one that sends to the controller.
+    WorkerId by() const { return pair.second ? *pair.second : *pair.first; }
   };
 
   explicit LinkProbes(LinkProbeOptions options) : options_(options) {}
@@ -50,7 +55,7 @@ class LinkProbes {
   void Remove(WorkerId worker);
 
   // The probe to begin now; nullopt: none. `busy`: requests run or wait, or weights are being
-  // loaded. The second worker of the pair measures the link from the first.
+  // loaded.
   std::optional<Probe> Next(bool busy, Time now);
   // The answer of `worker`. kNotFound: it answers no probe in progress. Otherwise the reason for
   // which the numbers are not used: the worker's, or kInvalidArgument where no link has them.

@@ -23,39 +23,83 @@ LinkProbed ProbeAnswer(ProbeId probe, double latency_s = 1e-3, double bytes_per_
 LinkProbes::Probe BeginProbe(LinkProbes& probes, double now) {
   const auto probe = probes.Next(false, Moment(now));
   EXPECT_TRUE(probe) << now;
-  return probe.value_or(LinkProbes::Probe{});
+  return probe.value_or(LinkProbes::Probe{ProbeId(), {kFrom, kTo}});
+}
+
+// Measures every link that is due at `now`.
+size_t TakeAll(LinkProbes& probes, double now) {
+  size_t count = 0;
+  while (const auto probe = probes.Next(false, Moment(now))) {
+    EXPECT_TRUE(probes.Take(probe->by(), ProbeAnswer(probe->id), Moment(now)).ok());
+    ++count;
+  }
+  return count;
+}
+
+// Two workers, idle since Moment(0). The next link is that from kFrom to kTo.
+LinkProbes TwoWorkers() {
+  LinkProbes probes({});
+  probes.Next(false, Moment(0));
+  probes.Add(kFrom);
+  EXPECT_EQ(TakeAll(probes, 2), 2u);
+  probes.Add(kTo);
+  const LinkProbes::Probe probe = BeginProbe(probes, 2);
+  EXPECT_EQ(probe.pair, LinkProbes::Pair(std::nullopt, kTo));
+  EXPECT_TRUE(probes.Take(kTo, ProbeAnswer(probe.id), Moment(2)).ok());
+  return probes;
 }
 
 TEST(LinkProbes, OneAtATimeAndOnlyAfterAQuietTime) {
   LinkProbes probes({});
   probes.Add(kFrom);
-  EXPECT_FALSE(probes.Next(false, Moment(0)));
-  probes.Add(kTo);
   EXPECT_FALSE(probes.Next(true, Moment(1)));
   EXPECT_FALSE(probes.Next(false, Moment(2))) << "a request ran a moment ago";
   EXPECT_FALSE(probes.Next(false, Moment(3.9)));
   const LinkProbes::Probe first = BeginProbe(probes, 4);
-  EXPECT_EQ(first.pair, LinkProbes::Pair(kFrom, kTo));
   EXPECT_FALSE(probes.Next(false, Moment(5))) << "one is in progress";
-  EXPECT_TRUE(probes.Take(kTo, ProbeAnswer(first.id), Moment(5)).ok());
-  EXPECT_EQ(probes.links().at({kFrom, kTo}).bytes_per_s, 1e9);
-  EXPECT_EQ(probes.links().at({kFrom, kTo}).at, Moment(5));
-  const LinkProbes::Probe second = BeginProbe(probes, 5);
-  EXPECT_EQ(second.pair, LinkProbes::Pair(kTo, kFrom));
-  EXPECT_TRUE(probes.Take(kFrom, ProbeAnswer(second.id), Moment(6)).ok());
+  EXPECT_TRUE(probes.Take(first.by(), ProbeAnswer(first.id), Moment(5)).ok());
+  EXPECT_EQ(probes.links().at(first.pair).bytes_per_s, 1e9);
+  EXPECT_EQ(probes.links().at(first.pair).at, Moment(5));
+  const LinkProbes::Probe second = BeginProbe(probes, 6);
+  EXPECT_NE(second.pair, first.pair);
+  EXPECT_TRUE(probes.Take(second.by(), ProbeAnswer(second.id), Moment(6)).ok());
   EXPECT_FALSE(probes.Next(false, Moment(304.9)));
-  EXPECT_EQ(BeginProbe(probes, 305).pair, LinkProbes::Pair(kFrom, kTo))
-      << "the oldest is measured again";
+  EXPECT_EQ(BeginProbe(probes, 305).pair, first.pair) << "the oldest is measured again";
+}
+
+TEST(LinkProbes, AWorkerMeasuresBothLinksWithTheController) {
+  LinkProbes probes({});
+  probes.Add(kFrom);
+  probes.Next(false, Moment(0));
+  for (const LinkProbes::Pair& pair :
+       {LinkProbes::Pair{std::nullopt, kFrom}, LinkProbes::Pair{kFrom, std::nullopt}}) {
+    const LinkProbes::Probe probe = BeginProbe(probes, 2);
+    EXPECT_EQ(probe.pair, pair);
+    EXPECT_EQ(probe.by(), kFrom);
+    EXPECT_EQ(probes.Take(kTo, ProbeAnswer(probe.id), Moment(2)).code(), StatusCode::kNotFound);
+    EXPECT_TRUE(probes.Take(kFrom, ProbeAnswer(probe.id, 2e-3, 1e8), Moment(2)).ok());
+    EXPECT_EQ(probes.links().at(pair).latency_s, 2e-3);
+  }
+  EXPECT_FALSE(probes.Next(false, Moment(3)));
+  probes.Remove(kFrom);
+  EXPECT_TRUE(probes.links().empty());
+  EXPECT_FALSE(probes.Next(false, Moment(1000)));
+}
+
+TEST(LinkProbes, TheReceiverMeasuresTheLinkBetweenWorkers) {
+  LinkProbes probes = TwoWorkers();
+  for (const LinkProbes::Pair& pair :
+       {LinkProbes::Pair{kFrom, kTo}, {kTo, std::nullopt}, {kTo, kFrom}}) {
+    const LinkProbes::Probe probe = BeginProbe(probes, 3);
+    EXPECT_EQ(probe.pair, pair);
+    EXPECT_EQ(probe.by(), pair.second.value_or(kTo));
+    EXPECT_TRUE(probes.Take(probe.by(), ProbeAnswer(probe.id), Moment(3)).ok());
+  }
 }
 
 TEST(LinkProbes, AbsurdNumbersAreRefusedAndTheOldOnesStay) {
-  LinkProbes probes({});
-  probes.Add(kFrom);
-  probes.Add(kTo);
-  probes.Next(false, Moment(0));
-  const LinkProbes::Probe good = BeginProbe(probes, 2);
-  ASSERT_TRUE(probes.Take(kTo, ProbeAnswer(good.id), Moment(2)).ok());
-  ASSERT_TRUE(probes.Take(kFrom, ProbeAnswer(BeginProbe(probes, 3).id), Moment(3)).ok());
+  LinkProbes probes = TwoWorkers();
+  EXPECT_EQ(TakeAll(probes, 3), 3u);
   double now = 302;
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const auto& [latency, rate] : {std::pair{0.0, 1e9},
@@ -69,22 +113,19 @@ TEST(LinkProbes, AbsurdNumbersAreRefusedAndTheOldOnesStay) {
                                       {1e-3, 1e15}}) {
     const LinkProbes::Probe probe = BeginProbe(probes, now);
     const Status refused =
-        probes.Take(probe.pair.second, ProbeAnswer(probe.id, latency, rate), Moment(now));
+        probes.Take(probe.by(), ProbeAnswer(probe.id, latency, rate), Moment(now));
     EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << latency << " " << rate;
     now += 61;
   }
-  EXPECT_EQ(probes.links().at({kFrom, kTo}).latency_s, 1e-3);
+  for (const auto& [pair, link] : probes.links()) EXPECT_EQ(link.latency_s, 1e-3);
   const LinkProbes::Probe probe = BeginProbe(probes, now);
   LinkProbed failed = ProbeAnswer(probe.id);
   failed.status = Unavailable("busy");
-  EXPECT_EQ(probes.Take(probe.pair.second, failed, Moment(now)).message(), "busy");
+  EXPECT_EQ(probes.Take(probe.by(), failed, Moment(now)).message(), "busy");
 }
 
 TEST(LinkProbes, OnlyTheAskedWorkerAnswersAndOnlyOnce) {
-  LinkProbes probes({});
-  probes.Add(kFrom);
-  probes.Add(kTo);
-  probes.Next(false, Moment(0));
+  LinkProbes probes = TwoWorkers();
   const LinkProbes::Probe probe = BeginProbe(probes, 2);
   EXPECT_EQ(probes.Take(kFrom, ProbeAnswer(probe.id), Moment(2)).code(), StatusCode::kNotFound);
   EXPECT_EQ(probes.Take(kTo, ProbeAnswer(ProbeId(99)), Moment(2)).code(), StatusCode::kNotFound);
@@ -93,14 +134,11 @@ TEST(LinkProbes, OnlyTheAskedWorkerAnswersAndOnlyOnce) {
 }
 
 TEST(LinkProbes, AProbeWithoutAnswerIsGivenUp) {
-  LinkProbes probes({});
-  probes.Add(kFrom);
-  probes.Add(kTo);
-  probes.Next(false, Moment(0));
+  LinkProbes probes = TwoWorkers();
   const LinkProbes::Probe silent = BeginProbe(probes, 2);
   EXPECT_FALSE(probes.Next(false, Moment(31.9)));
   const LinkProbes::Probe next = BeginProbe(probes, 32);
-  EXPECT_EQ(next.pair, LinkProbes::Pair(kTo, kFrom)) << "the silent one waits";
+  EXPECT_NE(next.pair, silent.pair) << "the silent one waits";
   EXPECT_EQ(probes.Take(kTo, ProbeAnswer(silent.id), Moment(33)).code(), StatusCode::kNotFound);
 }
 
@@ -108,22 +146,19 @@ TEST(LinkProbes, AWorkerThatIsGoneTakesItsLinksAlong) {
   LinkProbes probes({});
   for (const WorkerId worker : {kFrom, kTo, kFarther}) probes.Add(worker);
   probes.Next(false, Moment(0));
-  for (int i = 0; i < 6; ++i) {
-    const LinkProbes::Probe probe = BeginProbe(probes, 2);
-    ASSERT_TRUE(probes.Take(probe.pair.second, ProbeAnswer(probe.id), Moment(2)).ok());
-  }
-  EXPECT_EQ(probes.links().size(), 6u);
-  BeginProbe(probes, 302);
+  EXPECT_EQ(TakeAll(probes, 2), 12u);
+  ASSERT_TRUE(probes.Take(kFrom, ProbeAnswer(BeginProbe(probes, 302).id), Moment(302)).ok());
+  EXPECT_EQ(BeginProbe(probes, 302).by(), kTo);
   probes.Remove(kTo);
-  EXPECT_EQ(probes.links().size(), 2u);
+  EXPECT_EQ(probes.links().size(), 6u);
   const auto next = probes.Next(false, Moment(303));
   ASSERT_TRUE(next);
   EXPECT_NE(next->pair.first, kTo);
   EXPECT_NE(next->pair.second, kTo);
 }
 
-// Workers come and go, requests too, answers are lost: every pair of workers that stay is measured,
-// none more often than the interval allows, and no probe begins while requests run.
+// Workers come and go, requests too, answers are lost: every link of the workers that stay is
+// measured, none more often than the interval allows, and no probe begins while requests run.
 TEST(LinkProbes, AnyHistory) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);
@@ -148,7 +183,10 @@ TEST(LinkProbes, AnyHistory) {
       const bool busy = tick % 400 < 100;
       if (const auto probe = probes.Next(busy, now)) {
         EXPECT_FALSE(busy);
-        EXPECT_TRUE(members.contains(probe->pair.first) && members.contains(probe->pair.second));
+        for (const LinkProbes::End end : {probe->pair.first, probe->pair.second}) {
+          EXPECT_TRUE(!end || members.contains(*end));
+        }
+        EXPECT_NE(probe->pair.first, probe->pair.second);
         const auto before = measured.find(probe->pair);
         if (before != measured.end()) {
           EXPECT_GE(now - before->second, Duration::Seconds(300));
@@ -156,13 +194,12 @@ TEST(LinkProbes, AnyHistory) {
         open = probe;
       }
       if (!open || rng.Between(0, 3) != 0) continue;
-      if (rng.Between(0, 9) != 0 &&
-          probes.Take(open->pair.second, ProbeAnswer(open->id), now).ok()) {
+      if (rng.Between(0, 9) != 0 && probes.Take(open->by(), ProbeAnswer(open->id), now).ok()) {
         measured[open->pair] = now;
       }
       open.reset();
     }
-    EXPECT_EQ(probes.links().size(), members.size() * (members.size() - 1));
+    EXPECT_EQ(probes.links().size(), members.size() * (members.size() + 1));
   }
 }
 
@@ -170,12 +207,8 @@ TEST(LinkProbes, AsManyWorkersAsTheLimit) {
   LinkProbes probes({});
   for (uint64_t i = 1; i <= 2 * LinkProbeOptions::kWorkersMax; ++i) probes.Add(WorkerId(i));
   probes.Next(false, Moment(0));
-  size_t count = 0;
-  while (const auto probe = probes.Next(false, Moment(10))) {
-    ASSERT_TRUE(probes.Take(probe->pair.second, ProbeAnswer(probe->id), Moment(10)).ok());
-    ++count;
-  }
-  EXPECT_EQ(count, LinkProbeOptions::kWorkersMax * (LinkProbeOptions::kWorkersMax - 1));
+  EXPECT_EQ(TakeAll(probes, 10),
+            LinkProbeOptions::kWorkersMax * (LinkProbeOptions::kWorkersMax + 1));
 }
 
 }  // namespace

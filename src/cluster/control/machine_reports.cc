@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "cluster/control/edge_flows.h"
 #include "cost/profile.h"
 
 namespace millrace::cluster {
@@ -74,15 +75,22 @@ void MachineReports::Tick(bool busy, Time now) {
   const auto probe = probes_ ? probes_->Next(busy, now) : std::nullopt;
   if (!probe) return;
   const auto& [from, to] = probe->pair;
-  outbox_.Send(to, ProbeLink{probe->id, members_.at(from).address});
+  ProbeLink order{probe->id};
+  if (from && to) order.from = members_.at(*from).address;
+  if (!from) order.link = ProbedLink::kFromController;
+  if (!to) order.link = ProbedLink::kToController;
+  outbox_.Send(probe->by(), std::move(order));
 }
 
 std::vector<LinkStatus> MachineReports::Links(Time now) const {
   std::vector<LinkStatus> links;
   if (!probes_) return links;
+  const auto name = [&](const LinkProbes::End& end) {
+    return end ? members_.at(*end).join.name : EdgeFlows::kCoordinator;
+  };
   for (const auto& [pair, link] : probes_->links()) {
-    links.push_back({members_.at(pair.first).join.name, members_.at(pair.second).join.name,
-                     link.latency_s, link.bytes_per_s, now - link.at});
+    links.push_back(
+        {name(pair.first), name(pair.second), link.latency_s, link.bytes_per_s, now - link.at});
   }
   return links;
 }

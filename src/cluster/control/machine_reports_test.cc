@@ -32,6 +32,15 @@ class Machines : public ScriptedWorkers {
     c_->Receive(ConnectionId(worker), std::move(message), now_);
     Settle();
   }
+  // The newest order is to this worker. It answers, and a second passes.
+  void AnswerProbe(uint64_t worker, ProbedLink link, double latency_s) {
+    ASSERT_FALSE(probes_.empty());
+    const auto& [asked, order] = probes_.back();
+    EXPECT_EQ(asked, worker);
+    EXPECT_EQ(order.link, link);
+    Say(worker, LinkProbed{.probe = order.probe, .latency_s = latency_s, .bytes_per_s = 1e9});
+    Pass(1);
+  }
 };
 
 TEST_F(Machines, TheStatusHasWhatTheWorkerSaid) {
@@ -97,40 +106,52 @@ TEST_F(Machines, LinksAreProbedInTurnAndShownWithTheirAge) {
   c_->Abort(RequestId(1), std::nullopt, now_);
   EndStep(*Busy().begin());
   Pass(5);
-  ASSERT_EQ(probes_.size(), 1u) << "one at a time";
-  EXPECT_EQ(probes_[0].first, 2u);
-  EXPECT_EQ(probes_[0].second.from.incarnation, Incarnation(10));
-  const ProbeId first = probes_[0].second.probe;
-  Say(1, LinkProbed{.probe = first, .latency_s = 1e-3, .bytes_per_s = 1e9});
+  // First the controller's links: to each worker, and from it.
+  AnswerProbe(1, ProbedLink::kFromController, 1e-3);
+  AnswerProbe(2, ProbedLink::kFromController, 2e-3);
+  AnswerProbe(1, ProbedLink::kToController, 3e-3);
+  ASSERT_EQ(probes_.size(), 4u) << "one at a time";
+  EXPECT_EQ(probes_[3].first, 2u);
+  EXPECT_EQ(probes_[3].second.from.incarnation, Incarnation(10));
+  const ProbeId between = probes_[3].second.probe;
+  Say(1, LinkProbed{.probe = between, .latency_s = 1e-3, .bytes_per_s = 1e9});
   EXPECT_EQ(c_->counters().stale_messages, 1u) << "the other one was asked";
-  Say(2, LinkProbed{.probe = first, .latency_s = 1e-3, .bytes_per_s = 1e9});
-  Pass(1);
-  ASSERT_EQ(probes_.size(), 2u);
-  EXPECT_EQ(probes_[1].first, 1u);
-  Say(1, LinkProbed{.probe = probes_[1].second.probe, .latency_s = -1, .bytes_per_s = 1e9});
-  EXPECT_EQ(c_->counters().links_probed, 1u);
+  AnswerProbe(2, ProbedLink::kFromWorker, 4e-3);
+  AnswerProbe(2, ProbedLink::kToController, -1);
+  EXPECT_EQ(c_->counters().links_probed, 4u);
   EXPECT_EQ(c_->counters().probes_failed, 1u);
-  Pass(4);
   const ClusterStatus status = Describe();
-  ASSERT_EQ(status.links.size(), 1u);
-  EXPECT_EQ(status.links[0].from, "w1");
-  EXPECT_EQ(status.links[0].to, "w2");
-  EXPECT_EQ(status.links[0].latency_s, 1e-3);
-  EXPECT_EQ(status.links[0].bytes_per_s, 1e9);
-  EXPECT_EQ(status.links[0].age, Duration::Seconds(5));
   EXPECT_EQ(status.workers.size(), 2u);
+  std::vector<std::pair<std::string, double>> links;
+  for (const LinkStatus& link : status.links) {
+    links.emplace_back(link.from + " " + link.to, link.latency_s);
+    EXPECT_EQ(link.bytes_per_s, 1e9);
+  }
+  EXPECT_EQ(links, (std::vector<std::pair<std::string, double>>{{"coordinator w1", 1e-3},
+                                                                {"coordinator w2", 2e-3},
+                                                                {"w1 coordinator", 3e-3},
+                                                                {"w1 w2", 4e-3}}));
+  EXPECT_EQ(status.links[0].age, Duration::Seconds(5));
+  EXPECT_EQ(status.links[3].age, Duration::Seconds(2));
   Lose(1);
-  EXPECT_TRUE(Describe().links.empty());
+  ASSERT_EQ(Describe().links.size(), 1u);
+  EXPECT_EQ(Describe().links[0].to, "w2");
 }
 
 TEST_F(Machines, WorkersOfTheVersionBeforeAreNotProbed) {
   millrace::Join old;
   old.identity.protocol = {5, 5};
   Join(1, old);
+  Pass(20);
+  EXPECT_TRUE(probes_.empty());
   Join(2);
   Pass(20);
   EXPECT_EQ(Describe().workers.size(), 2u);
-  EXPECT_TRUE(probes_.empty());
+  ASSERT_EQ(probes_.size(), 1u);
+  AnswerProbe(2, ProbedLink::kFromController, 1e-3);
+  AnswerProbe(2, ProbedLink::kToController, 1e-3);
+  Pass(20);
+  EXPECT_EQ(probes_.size(), 2u) << "only the new worker's links with the controller";
 }
 
 }  // namespace

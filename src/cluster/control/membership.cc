@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "cluster/control/edge_flows.h"
 
 namespace millrace::cluster {
 namespace {
@@ -31,6 +32,10 @@ Status Membership::CheckJoin(const Join& join) const {
     MR_RETURN_IF_ERROR(Compare("KV layout", others.kv_layout, its.kv_layout));
   }
   if (join.name.empty()) return InvalidArgument("the worker has no name");
+  if (join.name == EdgeFlows::kCoordinator) {
+    return InvalidArgument(fmt::format(
+        "plans and links name the controller {}; give the worker another name", join.name));
+  }
   if (workers_.size() >= MembershipOptions::kWorkersMax) {
     return ResourceExhausted(
         fmt::format("{} workers have joined, which is the limit", workers_.size()));

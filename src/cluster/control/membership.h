@@ -62,7 +62,7 @@ class Membership {
 
   // Why no worker like this one can join, now or later. kFailedPrecondition: it has another model
   // or protocol, or another KV layout than the workers of its numeric class. kInvalidArgument: it
-  // has no name. kResourceExhausted: kWorkersMax, BitClasses::kClassesMax.
+  // has no name or the controller's. kResourceExhausted: kWorkersMax, BitClasses::kClassesMax.
   Status CheckJoin(const Join& join) const;
   // kUnavailable: another process has the name and is alive. Otherwise a worker that still has the
   // name must be removed before this one is added.

@@ -51,6 +51,7 @@ TEST(Membership, RefusesAnotherVersionModelOrKvLayout) {
   join.identity.model_fingerprint = "";  // it will get the model
   EXPECT_TRUE(members.CheckJoin(join).ok());
   EXPECT_EQ(members.CheckJoin(JoinAs("")).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(members.CheckJoin(JoinAs("coordinator")).code(), StatusCode::kInvalidArgument);
 }
 
 TEST(Membership, TheFingerprintIsOfAllThatDecidesTheBits) {

@@ -112,6 +112,7 @@ class ControlClient::Impl {
   Status Connect(Duration limit);
   Status Send(Term term, ToController message);
   void SetHeartbeatEvery(Duration every);
+  Result<std::shared_ptr<EchoCall>> OpenEcho();
   void Disconnect();
 
  private:
@@ -134,6 +135,7 @@ class ControlClient::Impl {
   Status end_ MR_GUARDED_BY(mutex_);
   Duration heartbeat_every_ MR_GUARDED_BY(mutex_);
   std::unique_ptr<HeartbeatSender> heartbeats_ MR_GUARDED_BY(mutex_);
+  std::weak_ptr<EchoCall> echo_ MR_GUARDED_BY(mutex_);  // the last one
 };
 
 class ControlClient::Impl::Stream : public ClientStream {
@@ -254,12 +256,23 @@ void ControlClient::Impl::SetHeartbeatEvery(Duration every) {
   if (heartbeats_) heartbeats_->SetEvery(every);
 }
 
+Result<std::shared_ptr<EchoCall>> ControlClient::Impl::OpenEcho() {
+  const MutexLock lock(mutex_);
+  if (!stream_ || silent_) return Unavailable("no session");
+  auto echo = std::make_shared<EchoCall>(MakeChannel(options_.controller, credentials_),
+                                         options_.security, options_.incarnation);
+  echo_ = echo;
+  return echo;
+}
+
 void ControlClient::Impl::Disconnect() {
   MutexLock lock(mutex_);
   const auto heartbeats = std::move(heartbeats_);
   const auto stream = stream_;
+  const auto echo = echo_.lock();
   silent_ = true;
   lock.unlock();
+  if (echo) echo->End(Cancelled("the worker ended the session"));
   if (stream) stream->End(Cancelled("the worker ended the session"));
   lock.lock();
   changed_.wait(lock, [this]() MR_REQUIRES(mutex_) { return !stream_; });
@@ -283,6 +296,7 @@ Status ControlClient::Send(Term term, ToController message) {
   return impl_->Send(term, std::move(message));
 }
 void ControlClient::SetHeartbeatEvery(Duration every) { impl_->SetHeartbeatEvery(every); }
+Result<std::shared_ptr<EchoCall>> ControlClient::OpenEcho() { return impl_->OpenEcho(); }
 void ControlClient::Disconnect() { impl_->Disconnect(); }
 
 }  // namespace millrace::cluster

@@ -1,6 +1,7 @@
 // ControlClient: a worker's end of the control plane. It holds one session with a controller, and
-// sends heartbeats on a separate connection and thread. The caller decides when to reconnect and to
-// which controller. A client can connect repeatedly, but has one session at a time.
+// sends heartbeats on a separate connection and thread. Echoes have a connection too. The caller
+// decides when to reconnect and to which controller. A client can connect repeatedly, but has one
+// session at a time.
 //
 // Owned by the worker process. Any thread may call it; calls of Connect and Disconnect must not
 // overlap. Callbacks run on gRPC threads, on_message one at a time, and must not block.
@@ -12,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/link/echo_call.h"
 #include "cluster/link/link_security.h"
 #include "core/worker_messages.h"
 #include "wire/codec.h"
@@ -51,7 +53,10 @@ class ControlClient {
   // read, and the session is being ended.
   Status Send(Term term, ToController message);
   void SetHeartbeatEvery(Duration every);
-  // Ends the session and the heartbeats. Must not be called from a callback.
+  // A new call that measures the links with the controller. It ends with the session, and when the
+  // next one begins. Never blocks. kUnavailable: there is no session.
+  Result<std::shared_ptr<EchoCall>> OpenEcho();
+  // Ends the session, the heartbeats and the echoes. Must not be called from a callback.
   void Disconnect();
 
  private:

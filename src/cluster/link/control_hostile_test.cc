@@ -12,6 +12,7 @@
 
 #include <cstdlib>
 #include <thread>
+#include <tuple>
 
 #include "base/rng.h"
 #include "cluster/link/testing/link_harness.h"
@@ -331,6 +332,51 @@ TEST_F(Hostile, OversizedMessage) {
   rude.Say(join);
   EXPECT_EQ(rude.End().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   ExpectHealthy("a message over the size limit");
+}
+
+// The same on the stream of echoes.
+class RudeEcho {
+ public:
+  explicit RudeEcho(const std::string& address)
+      : stub_(proto::Control::NewStub(
+            grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {
+    context_.AddMetadata("millrace-token", kToken);
+    context_.AddMetadata("millrace-protocol", ToText(ProtocolRange()));
+    stream_ = stub_->Echo(&context_);
+  }
+  bool Say(uint64_t sequence, size_t bytes, size_t answer_bytes) {
+    proto::EchoMessage message;
+    message.mutable_envelope()->set_sequence(sequence);
+    message.mutable_echo()->set_content(std::string(bytes, 'x'));
+    message.mutable_echo()->set_answer_bytes(static_cast<uint32_t>(answer_bytes));
+    return stream_->Write(message);
+  }
+  grpc::Status End() {
+    proto::EchoMessage answer;
+    while (stream_->Read(&answer)) continue;
+    return stream_->Finish();
+  }
+
+ private:
+  std::unique_ptr<proto::Control::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<proto::EchoMessage, proto::EchoMessage>> stream_;
+};
+
+TEST_F(Hostile, RudeEchoesAreEnded) {
+  const std::tuple<uint64_t, size_t, size_t> rude[] = {
+      {2, 1, 1}, {1, wire::kEchoBytesMax + 1, 1}, {1, 1, wire::kEchoBytesMax + 1}};
+  for (const auto& [sequence, bytes, answer_bytes] : rude) {
+    RudeEcho echo(server_.address());
+    ASSERT_TRUE(echo.Say(sequence, bytes, answer_bytes));
+    EXPECT_EQ(echo.End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    ExpectHealthy("an echo that breaks a rule");
+  }
+  RudeEcho deaf(server_.address());
+  uint64_t sequence = 0;
+  while (deaf.Say(++sequence, 1, wire::kEchoBytesMax)) ASSERT_LT(sequence, 100'000u);
+  EXPECT_NE(deaf.End().error_code(), grpc::StatusCode::OK);
+  ExpectHealthy("a worker that does not read its answers");
 }
 
 TEST_F(Hostile, AWorkerThatNeverReadsIsDropped) {

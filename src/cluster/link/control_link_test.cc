@@ -226,6 +226,10 @@ TEST_F(TlsFiles, BothSidesShowACertificateOfTheSameAuthority) {
   ASSERT_TRUE(controller.messages.WaitFor(1));
   ASSERT_TRUE(controller.beats.WaitFor(1));
 
+  const auto echo = good.client->OpenEcho();
+  ASSERT_TRUE(echo.ok());
+  EXPECT_TRUE((*echo)->Seconds(EchoCall::Way::kToController, 1, testing::kConnectLimit).ok());
+
   // A certificate of another authority, with and without accepting ours; no certificate at all.
   LinkSecurity foreign = Identity(stranger, "foreign");
   LinkSecurity impostor = foreign;

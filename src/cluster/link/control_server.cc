@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "cluster/link/echo_service.h"
 #include "cluster/link/heartbeat_service.h"
 #include "cluster/link/server_stream.h"
 
@@ -26,7 +27,8 @@ class ControlServer::Impl : public ControlCalls {
         callbacks_(std::move(callbacks)),
         gate_(options_.security),
         heartbeats_(*this, gate_, options_.heartbeat_streams_max,
-                    [this](const Heartbeat& beat) { OnHeartbeat(beat); }) {}
+                    [this](const Heartbeat& beat) { OnHeartbeat(beat); }),
+        echoes_(gate_) {}
   ~Impl() override;
 
   Status Start();
@@ -41,6 +43,10 @@ class ControlServer::Impl : public ControlCalls {
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Session(
       grpc::CallbackServerContext* context) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Echo(
+      grpc::CallbackServerContext* context) override {
+    return echoes_.Begin(context);
+  }
   std::shared_ptr<WorkerSession> Find(ConnectionId id) const;
   bool JoinedOne(ConnectionId id, Incarnation incarnation);
   void EndedOne(ConnectionId id, Incarnation incarnation, bool joined, const Status& reason);
@@ -51,6 +57,7 @@ class ControlServer::Impl : public ControlCalls {
   const ControlServerCallbacks callbacks_;
   Gatekeeper gate_;
   HeartbeatService heartbeats_;
+  EchoService echoes_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
   std::thread ticker_;
@@ -170,6 +177,7 @@ ControlServer::Impl::~Impl() {
   heartbeats_.StopExpecting();
   if (server_) server_->Shutdown(std::chrono::system_clock::now());
   heartbeats_.Join();
+  echoes_.Join();
   MutexLock lock(mutex_);
   changed_.wait(lock, [this]() MR_REQUIRES(mutex_) { return sessions_.empty(); });
 }
@@ -241,6 +249,7 @@ void ControlServer::Impl::RunTicks() {
     lock.unlock();
     const Time now = SteadyClock().Now();
     for (const auto& session : sessions) session->CheckTimes(now);
+    echoes_.Tick(now);
     sessions.clear();
     lock.lock();
   }

@@ -17,9 +17,10 @@
 
 namespace millrace::cluster {
 
-// Heartbeats use a completion queue, so that our own thread reads them; sessions use callbacks.
-using ControlCalls = proto::Control::WithRawCallbackMethod_Session<
-    proto::Control::WithRawMethod_Heartbeats<proto::Control::Service>>;
+// Heartbeats use a completion queue, so that our own thread reads them; the others use callbacks.
+using ControlCalls =
+    proto::Control::WithRawCallbackMethod_Session<proto::Control::WithRawCallbackMethod_Echo<
+        proto::Control::WithRawMethod_Heartbeats<proto::Control::Service>>>;
 
 class HeartbeatService {
  public:

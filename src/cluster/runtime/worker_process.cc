@@ -160,6 +160,19 @@ Result<net::PullSource> WorkerProcess::ServePull(std::span<const std::byte> byte
   return options_.weights->Serve(std::get<WeightRequest>(request));
 }
 
+// The call ends with the probe, and so does its connection.
+LinkProber::TimedTransfer WorkerProcess::EchoTransfer(ProbedLink link) {
+  const auto way = link == ProbedLink::kToController ? EchoCall::Way::kToController
+                                                     : EchoCall::Way::kFromController;
+  return [this, way, call = std::shared_ptr<EchoCall>()](size_t bytes,
+                                                         Time end) mutable -> Result<double> {
+    if (!call) {
+      MR_ASSIGN_OR_RETURN(call, control_.load()->OpenEcho());
+    }
+    return call->Seconds(way, bytes, end - clock_.Now());
+  };
+}
+
 WorkerLinks WorkerProcess::Links() {
   WorkerLinks links;
   links.send_up = [this](ToController message) {
@@ -185,7 +198,10 @@ WorkerLinks WorkerProcess::Links() {
   links.unexport_kv = [this](const KvHandle& handle) { exchange_->Release(handle); };
   links.pipeline_closed = [this](PipelineId pipeline) { exchange_->PipelineClosed(pipeline); };
   links.start_probe = [this](const ProbeLink& probe) {
-    prober_->Probe(probe, [this](const LinkProbed& probed) { host_->ProbeEnded(probed); });
+    prober_->Probe(probe.probe,
+                   probe.link == ProbedLink::kFromWorker ? prober_->PullFrom(probe.from)
+                                                         : EchoTransfer(probe.link),
+                   [this](const LinkProbed& probed) { host_->ProbeEnded(probed); });
   };
   links.end_session = [this](const std::string& reason, bool for_good) {
     MutexLock lock(mutex_);

@@ -68,6 +68,7 @@ class WorkerProcess {
   WorkerProcess(WorkerProcessOptions options, const Clock& clock);
   Status Open();
   WorkerLinks Links();
+  LinkProber::TimedTransfer EchoTransfer(ProbedLink link);
   void OnActivations(std::span<const std::byte> key, net::Payload payload);
   Result<net::PullSource> ServePull(std::span<const std::byte> request);
   std::optional<Status> WaitForEnd(Duration limit);

@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <map>
+#include <set>
+#include <thread>
 
 #include "base/rng.h"
 #include "cluster/runtime/controller_process.h"
@@ -15,7 +17,7 @@ constexpr std::chrono::seconds kLimit{60};
 
 class NetTest : public ::testing::Test {
  protected:
-  void StartServer(int stages, std::optional<Plan> plan = {}) {
+  void StartServer(int stages, std::optional<Plan> plan = {}, bool probes = false) {
     ControllerHostOptions options;
     ControllerOptions& c = options.controller;
     c.term = Term(1);
@@ -28,6 +30,7 @@ class NetTest : public ::testing::Test {
     c.scheduler.max_num_batched_tokens = 32;
     c.scheduler.max_model_len = 400;
     c.short_prompt_tokens = 0;  // also short prompts are handed over
+    if (probes) c.link_probes = LinkProbeOptions{.quiet = Duration()};
     ControlServerOptions server;
     server.security.token = testing::kToken;
     auto started = ControllerProcess::Start(std::move(options), std::move(server), clock_);
@@ -156,6 +159,32 @@ TEST_F(NetTest, ARunningRequestMigratesWithItsKv) {
   EXPECT_GE(moved, 1);
   ExpectReference();
   EXPECT_EQ(server_->host().Describe().counters.moves_failed, 0u);
+}
+
+TEST_F(NetTest, LinksAreMeasuredAlsoThoseOfTheController) {
+  StartServer(2, {}, true);
+  StartWorker("a");
+  StartWorker("b");
+  std::vector<LinkStatus> links;
+  for (const Time end = clock_.Now() + Duration::Seconds(60);
+       links.size() < 6 && clock_.Now() < end;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    links = server_->host().Describe().links;
+  }
+  std::set<std::pair<std::string, std::string>> ends;
+  for (const LinkStatus& link : links) {
+    ends.emplace(link.from, link.to);
+    EXPECT_GT(link.latency_s, 0);
+    EXPECT_LT(link.latency_s, 1);
+    EXPECT_GT(link.bytes_per_s, 1e6);
+  }
+  EXPECT_EQ(ends, (std::set<std::pair<std::string, std::string>>{{"coordinator", "a"},
+                                                                 {"coordinator", "b"},
+                                                                 {"a", "coordinator"},
+                                                                 {"b", "coordinator"},
+                                                                 {"a", "b"},
+                                                                 {"b", "a"}}));
+  EXPECT_EQ(server_->host().Describe().counters.probes_failed, 0u);
 }
 
 TEST_F(NetTest, AWrongTokenIsRefusedForGood) {

@@ -38,27 +38,32 @@ net::PullSource LinkProber::Serve(const ProbeRequest& request) {
   return answer;
 }
 
-void LinkProber::Probe(const ProbeLink& probe, std::function<void(const LinkProbed&)> done) {
+void LinkProber::Probe(ProbeId probe, TimedTransfer transfer, Done done) {
   if (busy_.exchange(true)) return;
-  thread_.Put([this, probe, done = std::move(done)] {
-    const LinkProbed measured = Measure(probe);
+  thread_.Put([this, probe, transfer = std::move(transfer), done = std::move(done)] {
+    const LinkProbed measured = Measure(probe, transfer);
     busy_ = false;
     done(measured);
   });
 }
 
-LinkProbed LinkProber::Measure(const ProbeLink& probe) {
-  LinkProbed result{.probe = probe.probe};
-  const net::PeerAddress from = DataAddress(probe.from);
+LinkProber::TimedTransfer LinkProber::PullFrom(const WorkerAddress& from) {
+  return [this, from = DataAddress(from)](size_t bytes, Time end) {
+    return PullSeconds(from, bytes, end);
+  };
+}
+
+LinkProbed LinkProber::Measure(ProbeId probe, const TimedTransfer& transfer) {
+  LinkProbed result{.probe = probe};
   const Time end = clock_.Now() + limit_;
-  const auto pull = [&](size_t bytes) {
-    auto seconds = PullSeconds(from, bytes, end);
+  const auto carry = [&](size_t bytes) {
+    auto seconds = transfer(bytes, end);
     if (seconds.ok()) result.bytes += static_cast<int64_t>(bytes);
     return seconds;
   };
   double round_trip_s = 0;
   for (int i = 0; i < kPings; ++i) {
-    const auto seconds = pull(kPingBytes);
+    const auto seconds = carry(kPingBytes);
     if (!seconds.ok()) {
       result.status = seconds.status();
       return result;
@@ -67,7 +72,7 @@ LinkProbed LinkProber::Measure(const ProbeLink& probe) {
   }
   result.latency_s = round_trip_s / 2;
   for (size_t bytes = kFirstBytes;; bytes = std::min(bytes * kGrowth, kProbeBytesMax)) {
-    const auto seconds = pull(bytes);
+    const auto seconds = carry(bytes);
     if (!seconds.ok()) {  // what was measured before counts
       if (result.bytes_per_s == 0) result.status = seconds.status();
       return result;

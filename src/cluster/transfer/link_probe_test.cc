@@ -7,6 +7,7 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -38,7 +39,8 @@ class LinkProbeTest : public ::testing::Test {
  protected:
   static LinkProbed Measure(LinkProber& prober, const WorkerAddress& from) {
     std::promise<LinkProbed> measured;
-    prober.Probe({ProbeId(7), from}, [&](const LinkProbed& result) { measured.set_value(result); });
+    prober.Probe(ProbeId(7), prober.PullFrom(from),
+                 [&](const LinkProbed& result) { measured.set_value(result); });
     return measured.get_future().get();
   }
   LinkProbed Measure(const WorkerAddress& from) { return Measure(prober_, from); }
@@ -94,6 +96,30 @@ TEST_F(LinkProbeTest, EndsAtItsLimit) {
   EXPECT_LT(result.bytes, 4 * 64);
 }
 
+// 5 ms there and back, and 10 MB/s, without a socket.
+TEST(LinkProber, ComputesTheNumbersFromTheTimes) {
+  const SteadyClock clock;
+  const auto here = PlaneFor({});
+  LinkProber prober(*here, clock);
+  std::vector<size_t> asked;
+  std::promise<LinkProbed> measured;
+  prober.Probe(
+      ProbeId(3),
+      [&](size_t bytes, Time) -> Result<double> {
+        asked.push_back(bytes);
+        const double connecting_s = asked.size() == 1 ? 0.2 : 0;
+        return connecting_s + 5e-3 + static_cast<double>(bytes) / 1e7;
+      },
+      [&](const LinkProbed& result) { measured.set_value(result); });
+  const LinkProbed result = measured.get_future().get();
+  EXPECT_EQ(result.probe, ProbeId(3));
+  EXPECT_TRUE(result.status.ok());
+  EXPECT_NEAR(result.latency_s, 2.5e-3, 1e-5) << "half of the shortest";
+  EXPECT_NEAR(result.bytes_per_s, 1e7, 1e4);
+  EXPECT_EQ(asked.size(), 8u + 2) << "1 MiB takes 0.1 s";
+  EXPECT_EQ(result.bytes, static_cast<int64_t>(std::reduce(asked.begin(), asked.end())));
+}
+
 // Counts how often it was asked.
 class CountingClock : public SteadyClock {
  public:
@@ -110,7 +136,7 @@ TEST(LinkProber, EndsAfterItsPlaneHasStopped) {
   const auto here = PlaneFor({}), there = PlaneFor({});
   here->Stop();
   LinkProber prober(*here, clock);
-  prober.Probe({ProbeId(1), AddressOf(*there)},
+  prober.Probe(ProbeId(1), prober.PullFrom(AddressOf(*there)),
                [](const LinkProbed& result) { EXPECT_FALSE(result.status.ok()); });
   while (clock.calls < 2) std::this_thread::yield();  // the first pull is about to begin
 }

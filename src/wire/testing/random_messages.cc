@@ -342,7 +342,9 @@ ToWorker RandomToWorker(Rng& rng, size_t kind) {
     case 8: return ReleaseKv{AnyHandle(rng)};
     case 9: return AnyPull(rng);
     case 10: return Leave{AnyText(rng, kStatusBytesMax)};
-    case 12: return ProbeLink{AnyId<ProbeId>(rng), AnyAddress(rng)};
+    case 12:
+      return ProbeLink{AnyId<ProbeId>(rng), static_cast<ProbedLink>(rng.Between(0, 2)),
+                       AnyAddress(rng)};
     default: return ReturnBlocks{AnyId<PipelineId>(rng), rng.Next(), AnyIndices(rng, 50)};
   }
 }
@@ -356,6 +358,13 @@ PeerMessage RandomPeerMessage(Rng& rng, size_t kind) {
 
 Heartbeat RandomHeartbeat(Rng& rng) {
   return {AnyId<Incarnation>(rng), rng.Next(), rng.Next(), AnyBytes(rng), AnyBytes(rng)};
+}
+
+Echo RandomEcho(Rng& rng) {
+  const auto bytes = [&] {
+    return static_cast<uint32_t>(AnyUpTo(rng, static_cast<int64_t>(kEchoBytesMax)));
+  };
+  return {bytes(), bytes()};
 }
 
 PipelineStep DecodeStep(int sequences) {

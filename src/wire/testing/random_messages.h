@@ -13,6 +13,7 @@ ToController RandomToController(Rng& rng, size_t kind);
 ToWorker RandomToWorker(Rng& rng, size_t kind);
 PeerMessage RandomPeerMessage(Rng& rng, size_t kind);
 Heartbeat RandomHeartbeat(Rng& rng);
+Echo RandomEcho(Rng& rng);
 
 // A step in which each of `sequences` computes one token; a sixteenth of them open a block.
 PipelineStep DecodeStep(int sequences);

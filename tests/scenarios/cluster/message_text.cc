@@ -129,7 +129,10 @@ std::string MessageText::Of(const ReleaseKv& message) {
 }
 
 std::string MessageText::Of(const ProbeLink& message) {
-  return fmt::format("probe the link from {}", NameOf(message.from));
+  if (message.link == ProbedLink::kToController) return "probe the link to the controller";
+  return fmt::format("probe the link from {}", message.link == ProbedLink::kFromWorker
+                                                   ? NameOf(message.from)
+                                                   : "the controller");
 }
 
 std::string MessageText::Of(const ReturnBlocks& message) {
