@@ -50,10 +50,8 @@ Status CheckPlan(const ClusterSimOptions& options, const Links& links) {
   return OkStatus();
 }
 
-}  // namespace
-
-std::vector<ClusterSim::Place> ClusterSim::PlacesOf(const ClusterSimOptions& options) {
-  std::vector<Place> places;
+std::vector<WorkerPlace> PlacesOf(const ClusterSimOptions& options) {
+  std::vector<WorkerPlace> places;
   if (options.workers == SimWorkers::kByStage) {
     for (const StagePlan& stage : options.plan.stages) {
       places.push_back({fmt::format("stage {}", places.size()), stage.nodes});
@@ -66,8 +64,8 @@ std::vector<ClusterSim::Place> ClusterSim::PlacesOf(const ClusterSimOptions& opt
   return places;
 }
 
-cluster::ControllerOptions ClusterSim::ControllerOptionsOf(const ClusterSimOptions& options,
-                                                           const std::vector<Place>& places) {
+cluster::ControllerOptions ControllerOptionsOf(const ClusterSimOptions& options,
+                                               const std::vector<WorkerPlace>& places) {
   cluster::ControllerOptions o = options.controller;
   if (options.limits.tpot_s) o.tpot_limit = Duration::Seconds(*options.limits.tpot_s);
   o.term = Term(1);
@@ -75,7 +73,7 @@ cluster::ControllerOptions ClusterSim::ControllerOptionsOf(const ClusterSimOptio
   o.num_layers = options.plan.num_layers;
   o.plan = options.plan;
   o.node_names.clear();
-  for (const Place& place : places) o.node_names.push_back(place.name);
+  for (const WorkerPlace& place : places) o.node_names.push_back(place.name);
   if (options.workers == SimWorkers::kByStage) {
     for (size_t i = 0; i < o.plan->stages.size(); ++i) {
       o.plan->stages[i].nodes = {static_cast<NodeIndex>(i)};
@@ -87,14 +85,16 @@ cluster::ControllerOptions ClusterSim::ControllerOptionsOf(const ClusterSimOptio
   return o;
 }
 
+}  // namespace
+
 Result<std::unique_ptr<ClusterSim>> ClusterSim::Create(ClusterSimOptions options) {
   Links links(options.cluster, options.other_links);
   MR_RETURN_IF_ERROR(CheckPlan(options, links));
-  std::vector<Place> places = PlacesOf(options);
+  std::vector<WorkerPlace> places = PlacesOf(options);
   MR_ASSIGN_OR_RETURN(auto controller,
                       cluster::ControllerCore::Create(ControllerOptionsOf(options, places)));
   std::vector<int> nodes;
-  for (const Place& place : places) nodes.push_back(place.nodes.front());
+  for (const WorkerPlace& place : places) nodes.push_back(place.nodes.front());
   Wires wires(std::move(links), options.cluster, std::move(nodes), options.inside_node);
   std::unique_ptr<ClusterSim> sim(new ClusterSim(std::move(options), std::move(places),
                                                  std::move(controller), std::move(wires)));
@@ -109,7 +109,7 @@ Result<int64_t> ClusterSim::ApplyPlan(Plan plan, std::vector<std::string> worker
   return controller_->newest_epoch();
 }
 
-ClusterSim::ClusterSim(ClusterSimOptions options, std::vector<Place> places,
+ClusterSim::ClusterSim(ClusterSimOptions options, std::vector<WorkerPlace> places,
                        std::unique_ptr<cluster::ControllerCore> controller, Wires wires)
     : options_(std::move(options)),
       controller_(std::move(controller)),

@@ -76,6 +76,12 @@ struct ClusterSimOptions {
 // The nodes with a stage, in order; a plan may leave nodes out.
 std::vector<NodeIndex> UsedNodes(const Plan& plan);
 
+// Where a worker is: a stage of the plan, or a node.
+struct WorkerPlace {
+  std::string name;
+  std::vector<NodeIndex> nodes;
+};
+
 class ClusterSim : private WorkerWorld {
  public:
   // Starts the cluster before time 0. kInvalidArgument, with the stage or link, if the plan does
@@ -122,11 +128,6 @@ class ClusterSim : private WorkerWorld {
     uint32_t life = 0;
     uint64_t x = 0;
   };
-  // A worker's place: a stage of the plan, or a node.
-  struct Place {
-    std::string name;
-    std::vector<NodeIndex> nodes;
-  };
   // The process at a place.
   struct Process {
     std::unique_ptr<ModelledWorker> worker;  // null: it is not running
@@ -138,10 +139,7 @@ class ClusterSim : private WorkerWorld {
     InstanceUse use;  // the same; KV as sampled
   };
 
-  static std::vector<Place> PlacesOf(const ClusterSimOptions& options);
-  static cluster::ControllerOptions ControllerOptionsOf(const ClusterSimOptions& options,
-                                                        const std::vector<Place>& places);
-  ClusterSim(ClusterSimOptions options, std::vector<Place> places,
+  ClusterSim(ClusterSimOptions options, std::vector<WorkerPlace> places,
              std::unique_ptr<cluster::ControllerCore> controller, Wires wires);
 
   // WorkerWorld.
@@ -201,7 +199,7 @@ class ClusterSim : private WorkerWorld {
   Slots<Message> messages_;
   std::deque<int> ready_;           // messages that arrive now, in order
   std::vector<Process> processes_;  // by place
-  const std::vector<Place> places_;
+  const std::vector<WorkerPlace> places_;
   std::map<ConnectionId, int> sessions_;
   uint64_t next_session_ = 1, next_incarnation_ = 1;
   std::unordered_map<Incarnation, int> place_of_;

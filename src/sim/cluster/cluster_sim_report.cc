@@ -15,7 +15,7 @@ void ClusterSim::SampleKv() {
   }
   std::vector<int> used(processes_.size());
   for (const cluster::PipelineStatus& pipeline : controller_->Describe(now_).pipelines) {
-    const auto name = std::ranges::find(places_, pipeline.workers.front(), &Place::name);
+    const auto name = std::ranges::find(places_, pipeline.workers.front(), &WorkerPlace::name);
     const auto place = static_cast<int>(name - places_.begin());
     samples_[pipeline.id] = {place, pipeline.blocks_used};
     InstanceUse& use = processes_[static_cast<size_t>(place)].use;
