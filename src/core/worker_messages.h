@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "core/ids.h"
+#include "core/notice.h"
 #include "core/plan.h"
 #include "core/protocol_range.h"
 #include "core/step_plan.h"
@@ -120,9 +121,16 @@ struct PullDone {
   double seconds = 0;
   bool activations = false;  // all the requested activations of its last layer are cached
 };
-struct Leaving {  // a notice: this worker will be gone after this time (SIGTERM, a spot notice)
+struct Leaving {  // a hard notice: this worker will be gone after this time
   std::optional<Duration> in;
+  NoticeOrigin origin;
 };
+// A soft notice. Only for controllers that speak kProtocolNotices, as Staying.
+struct MayLeave {
+  std::optional<Duration> in;
+  NoticeOrigin origin;
+};
+struct Staying {};  // what this worker has said with Leaving or MayLeave no longer holds
 // The step times of this worker with the cluster's model, as the text of a profile
 // (docs/formats/profile.md). Only for controllers that speak kProtocolProfiles.
 struct WorkerProfile {
@@ -136,8 +144,9 @@ struct LinkProbed {
   double bytes_per_s = 0;
   int64_t bytes = 0;  // transferred for it
 };
-using ToController = std::variant<Join, ShardLoaded, ShardProgress, PipelineOpened, StepDone,
-                                  PipelineBroken, PullDone, Leaving, WorkerProfile, LinkProbed>;
+using ToController =
+    std::variant<Join, ShardLoaded, ShardProgress, PipelineOpened, StepDone, PipelineBroken,
+                 PullDone, Leaving, WorkerProfile, LinkProbed, MayLeave, Staying>;
 
 // Sent on its own stream and thread.
 struct Heartbeat {
@@ -284,6 +293,7 @@ struct ProbeLink {
 };
 struct Leave {  // finish the running work and end the process
   std::string reason;
+  bool on_notice = false;  // because the worker announced that it leaves, and for no other reason
 };
 using ToWorker =
     std::variant<Welcome, Refused, LoadShard, UnloadShard, OpenPipeline, ClosePipeline,

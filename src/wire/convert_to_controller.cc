@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "wire/checks.h"
@@ -88,11 +89,22 @@ void Put(const PullDone& from, proto::ToController& to) {
   out.set_activations(activations);
 }
 
-void Put(const Leaving& from, proto::ToController& to) {
-  const auto& [in] = from;
-  proto::Leaving& out = *to.mutable_leaving();
+template <typename Core, typename Proto>
+void PutNotice(const Core& from, Proto& out) {
+  const auto& [in, origin] = from;
+  const auto& [source, kind] = origin;
   if (in) out.set_in_ns(static_cast<uint64_t>(in->ns));
+  out.set_source(static_cast<uint32_t>(source));
+  out.set_kind(static_cast<uint32_t>(kind));
 }
+
+void Put(const Leaving& from, proto::ToController& to) { PutNotice(from, *to.mutable_leaving()); }
+
+void Put(const MayLeave& from, proto::ToController& to) {
+  PutNotice(from, *to.mutable_may_leave());
+}
+
+void Put(const Staying&, proto::ToController& to) { to.mutable_staying(); }
 
 void Put(const WorkerProfile& from, proto::ToController& to) {
   const auto& [text] = from;
@@ -203,7 +215,13 @@ Status Read(const proto::PullDone& from, PullDone& out) {
   return OkStatus();
 }
 
-Status Read(const proto::Leaving& from, Leaving& out) {
+// A later version may have sources and kinds that this one does not know.
+template <typename Core, typename Proto>
+Status ReadNotice(const Proto& from, Core& out) {
+  out.origin.source = static_cast<NoticeSource>(
+      std::min(from.source(), static_cast<uint32_t>(NoticeSource::kUnknown)));
+  out.origin.kind =
+      static_cast<NoticeKind>(std::min(from.kind(), static_cast<uint32_t>(NoticeKind::kUnknown)));
   return from.has_in_ns() ? TakeDuration("in", from.in_ns(), out.in.emplace()) : OkStatus();
 }
 
@@ -252,8 +270,12 @@ Status FromProto(const proto::ToController& from, ToController& out) {
       MR_RETURN_WITHIN("pull_done", Read(from.pull_done(), out.emplace<PullDone>()));
       return OkStatus();
     case P::kLeaving:
-      MR_RETURN_WITHIN("leaving", Read(from.leaving(), out.emplace<Leaving>()));
+      MR_RETURN_WITHIN("leaving", ReadNotice(from.leaving(), out.emplace<Leaving>()));
       return OkStatus();
+    case P::kMayLeave:
+      MR_RETURN_WITHIN("may_leave", ReadNotice(from.may_leave(), out.emplace<MayLeave>()));
+      return OkStatus();
+    case P::kStaying: out.emplace<Staying>(); return OkStatus();
     case P::kWorkerProfile:
       MR_RETURN_WITHIN("worker_profile", Read(from.worker_profile(), out.emplace<WorkerProfile>()));
       return OkStatus();

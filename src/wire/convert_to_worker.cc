@@ -144,10 +144,11 @@ void Put(const ProbeLink& from, proto::ToWorker& to) {
 }
 
 void Put(const Leave& from, proto::ToWorker& to) {
-  const auto& [reason] = from;
+  const auto& [reason, on_notice] = from;
   proto::Status printable;  // the same rule, for a text that may quote anything
   ToProto(Internal(reason), printable);
   to.mutable_leave()->set_reason(printable.message());
+  to.mutable_leave()->set_on_notice(on_notice);
 }
 
 // ---- from the wire
@@ -317,6 +318,7 @@ Status Read(const proto::ProbeLink& from, ProbeLink& out) {
 }
 
 Status Read(const proto::Leave& from, Leave& out) {
+  out.on_notice = from.on_notice();
   return TakeText("reason", from.reason(), kStatusBytesMax, out.reason);
 }
 

@@ -84,6 +84,19 @@ void AddStages(const std::vector<cluster::StageStatus>& stages, std::vector<Clus
   }
 }
 
+void AddNotices(const std::map<NoticeOrigin, uint64_t>& notices, std::vector<ClusterMetric>& out) {
+  ClusterMetric metric{"millrace_notices_total",
+                       "Notices that workers got about the end of their machine.",
+                       true,
+                       {}};
+  for (const auto& [origin, count] : notices) {
+    metric.series.push_back({{{"source", std::string(NoticeSourceName(origin.source))},
+                              {"kind", std::string(NoticeKindName(origin.kind))}},
+                             static_cast<double>(count)});
+  }
+  if (!metric.series.empty()) out.push_back(std::move(metric));
+}
+
 }  // namespace
 
 std::vector<ClusterMetric> ClusterMetrics(const cluster::ClusterStatus& status) {
@@ -101,6 +114,7 @@ std::vector<ClusterMetric> ClusterMetrics(const cluster::ClusterStatus& status) 
        {{{{"phase", "prefill"}}, number(status.waiting_for.prefill)},
         {{{"phase", "decode"}}, number(status.waiting_for.decode)},
         {{{"phase", "transfer"}}, number(status.waiting_for.transfer)}}});
+  AddNotices(status.notices, all);
   AddStages(status.stages, all);
   AddEdges(status.edges, all);
   return all;

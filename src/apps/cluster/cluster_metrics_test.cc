@@ -13,6 +13,7 @@ namespace {
 cluster::ClusterStatus SomeStatus() {
   cluster::ClusterStatus status;
   status.counters.hand_overs = 3;
+  status.notices[{NoticeSource::kAws, NoticeKind::kTerminate}] = 2;
   status.waiting_for = {.prefill = 4, .decode = 5, .transfer = 6};
   status.stages = {{.workers = {"p"},
                     .layers = {0, 12},
@@ -45,6 +46,7 @@ TEST(ClusterMetrics, NameStagesEdgesAndPhases) {
   const std::string model = R"(engine="0",model_name="m")";
   for (const std::string& line : {
            R"(millrace_cluster_hand_overs_total{)" + model + "} 3",
+           R"(millrace_notices_total{)" + model + R"(,kind="terminate",source="aws"} 2)",
            R"(millrace_requests_waiting{)" + model + R"(,phase="transfer"} 6)",
            R"(millrace_stage_kv_blocks_used{)" + model +
                R"(,layers="0-11",role="prefill",stage="0",worker="p"} 7)",

@@ -41,6 +41,14 @@ int64_t CountField(const Json& object, const char* key) {
   return std::max<int64_t>(0, IntegerField(object, key));
 }
 
+std::string NoticeText(const Json& worker) {
+  const auto at = worker.find("notice");
+  if (at == worker.end() || !at->is_object()) return "";
+  std::string text = FlagField(*at, "leaves") ? "leaving" : "may leave";
+  if (HasNumber(*at, "in_s")) text += fmt::format(" in {:.0f} s", RealField(*at, "in_s"));
+  return fmt::format("{} ({}: {})", text, TextField(*at, "source"), TextField(*at, "kind"));
+}
+
 WorkerView ReadWorker(const Json& json) {
   WorkerView worker;
   worker.name = TextField(json, "name");
@@ -48,6 +56,7 @@ WorkerView ReadWorker(const Json& json) {
   worker.device = TextField(json, "device");
   worker.state = TextField(json, "state");
   worker.note = TextField(json, "note", kSentenceBytesMax);
+  worker.notice = NoticeText(json);
   worker.layers = Layers(json);
   worker.rank = static_cast<int>(std::clamp<int64_t>(IntegerField(json, "rank"), 0, kLayerMax));
   worker.ranks = static_cast<int>(std::clamp<int64_t>(IntegerField(json, "ranks"), 1, kLayerMax));
@@ -336,6 +345,7 @@ std::string FormatClusterView(const ClusterView& view) {
   out += view.workers.empty() ? "no worker has joined\n" : WorkerTable(view.workers);
   for (const WorkerView& worker : view.workers) {
     if (!worker.note.empty()) out += fmt::format("{}: {}\n", worker.name, worker.note);
+    if (!worker.notice.empty()) out += fmt::format("{}: {}\n", worker.name, worker.notice);
   }
   if (!view.workers.empty()) out += "\n" + MachineTable(view);
   out += ClassTable(view);
@@ -351,6 +361,7 @@ std::string FormatClusterNow(const ClusterView& view, const std::optional<Earlie
   for (const WorkerView& worker : view.workers) {
     serving += worker.state == "serving" ? 1 : 0;
     if (worker.state != "serving") others.push_back(worker.name + " " + worker.state);
+    if (!worker.notice.empty()) others.push_back(worker.name + " " + worker.notice);
   }
   others.insert(others.begin(), fmt::format("{} serving", serving));
   return out + Wrapped("workers:", others) + CountersText(view);

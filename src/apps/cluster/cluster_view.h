@@ -17,6 +17,7 @@ namespace millrace::apps {
 
 struct WorkerView {
   std::string name, address, device, state, note;
+  std::string notice;  // "leaving in 23 s (aws: terminate)"; empty: none
   std::vector<LayerRange> layers;
   int rank = 0, ranks = 1;
   int64_t weight_bytes = 0, kv_bytes = 0, batches = 0;

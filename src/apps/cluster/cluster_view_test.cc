@@ -109,6 +109,22 @@ since the start: joins 2
             "demo, plan 3, term 2: not ready: Layers 4-7 are on no worker.; changing to another p");
 }
 
+TEST(ClusterView, ShowsNotices) {
+  Json status = SmallStatus();
+  status["workers"][0]["notice"] = {
+      {"source", "aws"}, {"kind", "rebalance"}, {"leaves", false}, {"in_s", nullptr}};
+  status["workers"][1]["notice"] = {
+      {"source", "azure"}, {"kind", "preempt"}, {"leaves", true}, {"in_s", 22.7}};
+  const ClusterView view = ReadClusterView(status);
+  const std::string text = FormatClusterView(view);
+  EXPECT_NE(text.find("\na: may leave (aws: rebalance)\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("\nb: leaving in 23 s (azure: preempt)\n"), std::string::npos) << text;
+  EXPECT_NE(FormatClusterNow(view, std::nullopt)
+                .find("workers: 1 serving, a may leave (aws: rebalance), b draining,\n"
+                      "  b leaving in 23 s (azure: preempt)\n"),
+            std::string::npos);
+}
+
 TEST(ClusterView, ShowsClassesIfThereAreSeveral) {
   Json status = SmallStatus();
   status["workers"][0]["fingerprint"] = "fp_1";

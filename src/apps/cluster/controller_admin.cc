@@ -46,6 +46,15 @@ Json MachineJson(const cluster::WorkerStatus& worker) {
   return json;
 }
 
+Json NoticeJson(const cluster::WorkerStatus& worker) {
+  if (!worker.notice) return {};
+  const NoticeOrigin& origin = worker.notice->origin;
+  return {{"source", NoticeSourceName(origin.source)},
+          {"kind", NoticeKindName(origin.kind)},
+          {"leaves", worker.notice->hard},
+          {"in_s", worker.notice_left ? Json(worker.notice_left->seconds()) : Json()}};
+}
+
 Json ToJson(const cluster::LinkStatus& link) {
   return {{"from", link.from},
           {"to", link.to},
@@ -65,6 +74,7 @@ Json ToJson(const cluster::WorkerStatus& worker) {
                {"address", worker.control},
                {"device", worker.device},
                {"note", worker.note},
+               {"notice", NoticeJson(worker)},
                {"layers", RangesOf(worker.layers)},
                {"rank", worker.rank},
                {"ranks", worker.ranks},

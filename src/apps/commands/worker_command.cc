@@ -104,7 +104,7 @@ Status RunWorker(const WorkerFlags& flags) {
   signals.OnSignal([raw = worker.get()](int count) {
     if (count > 1 || !raw->host().welcomed()) return raw->Stop();
     MR_LOG(info, "handing over running requests; a second signal stops at once");
-    raw->LeaveSoon(std::nullopt);
+    raw->host().SetNotice(MachineNotice{});
   });
   profiler->Start(worker->host());
   MR_LOG(info, "joining {} as {}", Printable(flags.join.front()),

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "apps/supervise/child_process.h"
+#include "base/child_process.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"

@@ -101,11 +101,13 @@ Status ControllerCore::ApplyPlan(Plan plan, std::vector<std::string> node_names)
 }
 
 Status ControllerCore::DrainWorker(std::string_view name) {
-  const Worker* worker = members_.Find(name);
+  Worker* worker = members_.Find(name);
   if (worker == nullptr) {
     return NotFound(fmt::format("no worker is named {}; `millrace status` lists them", name));
   }
-  return deployment_.Drain(worker->id);
+  MR_RETURN_IF_ERROR(deployment_.Drain(worker->id));
+  worker->drain_ordered = true;
+  return OkStatus();
 }
 
 Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {

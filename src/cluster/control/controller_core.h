@@ -190,9 +190,8 @@ class ControllerCore {
   void HandleOutputs(Pipeline& pipeline, size_t first, Time now);
   void Forget(RequestId id);
 
-  std::vector<WorkerStatus> DescribeWorkers(Time now) const;  // controller_describe.cc
-
   void On(ConnectionId from, const Leaving& message, Time now);
+  void On(ConnectionId from, const Staying& message, Time now);
   void On(ConnectionId from, const Join& message, Time now);
 
   const ControllerOptions options_;

@@ -1,10 +1,54 @@
 // The controller's status.
+#include <algorithm>
+
 #include "cluster/control/controller_core.h"
 #include "cluster/control/controller_status.h"
 #include "cluster/control/flow_status.h"
 #include "cluster/control/slot_assignment.h"
 
 namespace millrace::cluster {
+namespace {
+
+std::vector<WorkerStatus> DescribeWorkers(const Membership& members, const Layout& layout,
+                                          Time now) {
+  std::vector<WorkerStatus> workers;
+  for (const auto& [id, worker] : members.all()) {
+    WorkerStatus& w = workers.emplace_back();
+    w.id = id;
+    w.name = worker.join.name;
+    w.device = worker.join.device;
+    w.control = worker.address.control;
+    w.usable = worker.unusable.empty();
+    w.note = w.usable ? WhyNoSlot(layout, members, worker) : worker.unusable;
+    w.fingerprint = members.FingerprintOf(worker.bits);
+    w.draining = worker.draining;
+    w.notice = worker.notice;
+    if (w.notice && w.notice->deadline) {
+      w.notice_left = std::max(Duration(), *w.notice->deadline - now);
+    }
+    w.memory_bytes = worker.join.memory_bytes;
+    w.batches = worker.beat.steps_done;
+    w.silent = now - worker.last_beat;
+    w.numeric_class = worker.join.identity.numeric_class;
+    w.host_id = worker.address.host_id;
+    w.machine = worker.join.machine;
+    w.profile = worker.profile;
+    for (const LayoutStage& stage : layout.stages) {
+      for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
+        const Slot& slot = stage.ranks[rank];
+        if (slot.worker != id || !slot.loaded) continue;
+        w.layers.push_back(stage.plan.layers);
+        w.rank = static_cast<int>(rank);
+        w.ranks = static_cast<int>(stage.ranks.size());
+        w.weight_bytes += slot.facts.weight_bytes;
+        w.kv_bytes = slot.facts.kv_bytes;  // for all its slots
+      }
+    }
+  }
+  return workers;
+}
+
+}  // namespace
 
 ClusterStatus ControllerCore::Describe(Time now) const {
   ClusterStatus status{.term = options_.term,
@@ -19,8 +63,9 @@ ClusterStatus ControllerCore::Describe(Time now) const {
                        .waiting = static_cast<int64_t>(requests_.waiting()),
                        .moving = transfers_.moving(),
                        .cross_class_replay = options_.cross_class_replay,
-                       .counters = counters()};
-  status.workers = DescribeWorkers(now);
+                       .counters = counters(),
+                       .notices = machines_.notices()};
+  status.workers = DescribeWorkers(members_, layout(), now);
   for (const auto& [id, pipeline] : pipelines_.all()) {
     PipelineStatus& l = status.pipelines.emplace_back();
     l.id = id;
@@ -43,40 +88,6 @@ ClusterStatus ControllerCore::Describe(Time now) const {
     ++(decodes ? status.waiting_for.decode : status.waiting_for.prefill);
   }
   return status;
-}
-
-std::vector<WorkerStatus> ControllerCore::DescribeWorkers(Time now) const {
-  std::vector<WorkerStatus> workers;
-  for (const auto& [id, worker] : members_.all()) {
-    WorkerStatus& w = workers.emplace_back();
-    w.id = id;
-    w.name = worker.join.name;
-    w.device = worker.join.device;
-    w.control = worker.address.control;
-    w.usable = worker.unusable.empty();
-    w.note = w.usable ? WhyNoSlot(layout(), members_, worker) : worker.unusable;
-    w.fingerprint = members_.FingerprintOf(worker.bits);
-    w.draining = worker.draining;
-    w.memory_bytes = worker.join.memory_bytes;
-    w.batches = worker.beat.steps_done;
-    w.silent = now - worker.last_beat;
-    w.numeric_class = worker.join.identity.numeric_class;
-    w.host_id = worker.address.host_id;
-    w.machine = worker.join.machine;
-    w.profile = worker.profile;
-    for (const LayoutStage& stage : layout().stages) {
-      for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
-        const Slot& slot = stage.ranks[rank];
-        if (slot.worker != id || !slot.loaded) continue;
-        w.layers.push_back(stage.plan.layers);
-        w.rank = static_cast<int>(rank);
-        w.ranks = static_cast<int>(stage.ranks.size());
-        w.weight_bytes += slot.facts.weight_bytes;
-        w.kv_bytes = slot.facts.kv_bytes;  // for all its slots
-      }
-    }
-  }
-  return workers;
 }
 
 }  // namespace millrace::cluster

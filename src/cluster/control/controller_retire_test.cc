@@ -139,6 +139,58 @@ TEST_F(Elastic, AWorkerWithoutAReplacementStays) {
   EXPECT_EQ(asked_to_leave_, (std::set<uint64_t>{2}));
 }
 
+TEST_F(Elastic, AWithdrawnNoticeKeepsTheLayout) {
+  StartWith(3);
+  for (uint64_t worker : {1, 2}) load_hangs_.insert(worker);
+  ASSERT_TRUE(Submit(1).ok());
+  Leaves(3);
+  ASSERT_TRUE(Describe().changing) << "to two workers";
+  EXPECT_TRUE(Describe().workers[2].draining);
+  Stays(3);
+  EXPECT_FALSE(Describe().changing);
+  EXPECT_FALSE(Describe().workers[2].draining);
+  EXPECT_EQ(Describe().workers[2].notice, std::nullopt);
+  EXPECT_EQ(Describe().plan.stages.size(), 3u);
+  EXPECT_EQ(Describe().given_up->reason, "w3 stays");
+  const size_t loads = loads_.size();
+  Pass(10);
+  EXPECT_EQ(loads_.size(), loads) << "nothing is left of the change";
+  EXPECT_EQ(Describe().missing, std::nullopt);
+  EXPECT_EQ(Busy().size(), 1u) << "the request runs on";
+  EXPECT_EQ(Describe().counters.moves, 0u);
+  // A change that is wanted for another reason happens.
+  load_hangs_.clear();
+  Lose(3);
+  Pass(3);
+  EXPECT_EQ(Describe().plan.stages.size(), 2u);
+}
+
+// Another worker still has to be replaced.
+TEST_F(Elastic, TheNoticeOfAnotherStillCounts) {
+  StartWith(4);
+  for (uint64_t worker : {1, 2, 3, 4}) load_hangs_.insert(worker);
+  Leaves(3);
+  Leaves(4);
+  Stays(3);
+  EXPECT_TRUE(Describe().changing);
+  EXPECT_FALSE(Describe().workers[2].draining);
+  EXPECT_TRUE(Describe().workers[3].draining);
+  load_hangs_.clear();
+  Stays(4);
+  EXPECT_FALSE(Describe().changing);
+  EXPECT_EQ(Describe().plan.stages.size(), 4u);
+}
+
+TEST_F(Elastic, AnOperatorsDrainOutlivesANotice) {
+  StartWith(3);
+  load_hangs_ = {1, 2};
+  Leaves(3);
+  ASSERT_TRUE(c_->DrainWorker("w3").ok());
+  Stays(3);
+  EXPECT_TRUE(Describe().workers[2].draining);
+  EXPECT_TRUE(Describe().changing);
+}
+
 // Even if its load takes longer than `replace_limit`.
 TEST_F(Elastic, AnAppliedPlanIsNotReplacedByAnAutomaticOne) {
   StartWith(2);
@@ -200,6 +252,53 @@ TEST_F(DrainedOntoTheOthers, AReplicasRequestsMoveToTheOther) {
   EXPECT_EQ(Describe().degraded, "The model's layers are not on any worker.");
   Join(3);
   EXPECT_EQ(Describe().degraded, std::nullopt);
+}
+
+TEST_F(DrainedOntoTheOthers, AWithdrawnNoticeOpensItsStageAgain) {
+  Start(Chains({{kAll, kBoth}, {kAll, kBoth}}));
+  Join(1);
+  Join(2);
+  for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(Submit(id).ok());
+  for (uint64_t worker : {1, 2}) EndStep(worker);
+  Leaves(2);
+  EndStep(1);
+  ASSERT_FALSE(pulls_.empty());
+  Stays(2);
+  EXPECT_EQ(Describe().degraded, std::nullopt);
+  for (const PipelineStatus& pipeline : Describe().pipelines) EXPECT_TRUE(pipeline.open);
+  for (uint64_t id = 5; id <= 6; ++id) ASSERT_TRUE(Submit(id).ok());
+  EXPECT_GT(RequestsAt(2), 0);
+  for (int i = 0; i < 8; ++i) {
+    while (!pulls_.empty()) EndPull(0);
+    for (uint64_t worker : Busy()) EndStep(worker);
+  }
+  EXPECT_TRUE(asked_to_leave_.empty());
+  EXPECT_EQ(Describe().counters.replays, 0u);
+  for (const PipelineStatus& pipeline : Describe().pipelines) EXPECT_FALSE(pipeline.retiring);
+}
+
+// It counts, and changes nothing.
+TEST_F(DrainedOntoTheOthers, ASoftNoticeIsShown) {
+  Start(Chains({{kAll, kBoth}, {kAll, kBoth}}));
+  Join(1);
+  Join(2);
+  const NoticeOrigin rebalance{NoticeSource::kAws, NoticeKind::kRebalance};
+  const NoticeOrigin terminate{NoticeSource::kAws, NoticeKind::kTerminate};
+  c_->Receive(ConnectionId(2), MayLeave{{}, rebalance}, now_);
+  Settle();
+  EXPECT_FALSE(Describe().workers[1].draining);
+  EXPECT_EQ(Describe().workers[1].notice->origin, rebalance);
+  EXPECT_EQ(Describe().degraded, std::nullopt);
+  // The same with another time is the same notice.
+  for (const int left : {120, 119}) {
+    c_->Receive(ConnectionId(2), Leaving{Duration::Seconds(left), terminate}, now_);
+    Settle();
+  }
+  EXPECT_TRUE(Describe().workers[1].draining);
+  EXPECT_EQ(Describe().workers[1].notice_left, Duration::Seconds(119));
+  Pass(100);
+  EXPECT_EQ(Describe().workers[1].notice_left, Duration::Seconds(19));
+  EXPECT_EQ(Describe().notices, (std::map<NoticeOrigin, uint64_t>{{rebalance, 1}, {terminate, 1}}));
 }
 
 TEST_F(DrainedOntoTheOthers, DecodingRequestsMoveToAnotherDecodePipeline) {

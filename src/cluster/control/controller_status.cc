@@ -31,7 +31,8 @@ constexpr auto kCounters = std::to_array<ControllerCounter>({
     {"plans_applied", "millrace_cluster_plans_applied_total", "Plans that came into force.",
      &Counters::plans_applied},
     {"plans_given_up", "millrace_cluster_plans_given_up_total",
-     "Plans that were given up because they could not be loaded.", &Counters::plans_given_up},
+     "Plans that were given up: they could not be loaded, or were no longer needed.",
+     &Counters::plans_given_up},
     {"replays", "millrace_cluster_replays_total",
      "Requests that lost their pipeline and continued in another from the tokens they had.",
      &Counters::replays},
@@ -160,6 +161,11 @@ void ControllerCore::CheckIntegrity() const {
   }
   transfers_.CheckIntegrity();
   members_.CheckIntegrity();
+  for (const auto& [id, worker] : members_.all()) {
+    MR_CHECK(!worker.draining || worker.leaving() || worker.drain_ordered ||
+             deployment_.told_to_leave(id))
+        << "worker " << id << " drains, and nothing calls for it";
+  }
   pipelines_.CheckIntegrity();
   deployment_.CheckIntegrity();
   memory_.CheckIntegrity();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,8 +24,10 @@ struct WorkerStatus {
   std::string note;    // why it gets no layers; empty: it has some, or could get some
   bool usable = true;  // false: it cannot load layers
   bool draining = false;
-  std::vector<LayerRange> layers;  // loaded
-  int rank = 0, ranks = 1;         // within its stage
+  std::optional<MachineNotice> notice;  // that it has told, by the controller's clock
+  std::optional<Duration> notice_left;  // until its deadline; 0: that has passed
+  std::vector<LayerRange> layers;       // loaded
+  int rank = 0, ranks = 1;              // within its stage
   int64_t memory_bytes = 0, weight_bytes = 0, kv_bytes = 0;
   uint64_t batches = 0;
   Duration silent;                         // since the last heartbeat
@@ -120,6 +123,7 @@ struct ClusterStatus {
   WaitingStatus waiting_for;
   bool cross_class_replay = false;  // as of PlacementOptions
   ControllerCounters counters;
+  std::map<NoticeOrigin, uint64_t> notices;  // that workers got, since the controller's start
 };
 
 }  // namespace millrace::cluster

@@ -78,18 +78,21 @@ void ControllerCore::On(ConnectionId, const ShardProgress& message, Time) {
   deployment_.ShardProgress(message);
 }
 
-void ControllerCore::On(ConnectionId from, const Leaving& message, Time) {
-  Worker* worker = members_.Find(from);
-  worker->leaving = true;
-  MR_LOG(info, "worker {} is about to leave{}", Printable(worker->join.name),
-         message.in ? fmt::format(" in {:.0f} s", message.in->seconds()) : "");
-  const WorkerId id = worker->id;
-  const Status drained = DrainWorker(worker->join.name);
+void ControllerCore::On(ConnectionId from, const Leaving& message, Time now) {
+  Worker& worker = *members_.Find(from);
+  machines_.TakeNotice(worker, {message.origin, true}, message.in, now);
+  const Status drained = deployment_.Drain(worker.id);
   if (drained.ok()) return;
   // The worker leaves anyway, so let it go at once instead of waiting until its host kills it. Its
   // requests wait for a replacement.
   MR_LOG(warn, "cannot drain the worker: {}", drained.message());
-  outbox_.Send(id, Leave{drained.message()});
+  outbox_.Send(worker.id, worker.LeaveFor(drained.message()));
+}
+
+void ControllerCore::On(ConnectionId from, const Staying&, Time) {
+  Worker& worker = *members_.Find(from);
+  machines_.WithdrawNotice(worker);
+  if (!worker.drain_ordered) deployment_.Stay(worker.id);
 }
 
 }  // namespace millrace::cluster

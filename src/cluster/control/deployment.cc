@@ -40,6 +40,7 @@ void Deployment::Begin(Layout layout) {
   given_up_.reset();
   give_up_.reset();
   mismatch_.reset();
+  next_relieves_ = false;
   layout.plan.epoch = ++epoch_;
   const bool has_shards = std::ranges::any_of(layout_.stages, [](const LayoutStage& stage) {
     return std::ranges::any_of(stage.ranks,
@@ -259,8 +260,23 @@ Status Deployment::Relieve(const Membership::Worker& worker) {
     MR_ASSIGN_OR_RETURN(Layout same, MakeLayout(layout_.plan, layout_.node_names));
     same.automatic = layout_.automatic;
     Begin(std::move(same));
+    next_relieves_ = true;
   }
   return OkStatus();
+}
+
+void Deployment::Stay(WorkerId id) {
+  Membership::Worker& worker = members_.at(id);
+  if (!worker.draining || released_.contains(id)) return;
+  worker.draining = false;
+  follows_ = follows_classes_ = restores_ = true;
+  for (LayoutStage& stage : layout_.stages) stage.closing = stage.closing && HasDraining(stage);
+  const std::string name = Printable(worker.join.name);
+  MR_LOG(info, "worker {} stays", name);
+  const bool relieves_others = std::ranges::any_of(
+      layout_.stages, [&](const LayoutStage& stage) { return HasDraining(stage); });
+  if (next_ && next_relieves_ && !relieves_others) DropNext(fmt::format("{} stays", name));
+  Mark();
 }
 
 // Closes the worker's stages: new requests go to other pipelines, and running ones move there.

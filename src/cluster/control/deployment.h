@@ -74,6 +74,11 @@ class Deployment {
   // REQUIRES: the worker is a member.
   Status Drain(WorkerId worker);
 
+  // A draining worker stays after all. A change of layout that was begun to do without it is given
+  // up, and its stages accept requests again; if others have its duties already, it is free for new
+  // ones. A worker that was let go joins again. REQUIRES: the worker is a member.
+  void Stay(WorkerId worker);
+
   // Workers of this class will probably join again: after a restart of the controller, requests
   // wait for them.
   void Expect(BitClass bits);
@@ -93,6 +98,7 @@ class Deployment {
   // Time has passed, or pipelines have closed.
   void Check() { due_ = true; }
 
+  bool told_to_leave(WorkerId worker) const { return released_.contains(worker); }
   // Whether Reconcile has something to do.
   bool due() const { return due_; }
   Changes Reconcile(const InUse& in_use, Time now);
@@ -134,6 +140,7 @@ class Deployment {
 
   // The steps of Reconcile.
   void GiveUpNext();
+  void DropNext(std::string reason);
   void FollowClasses(Time now);
   void ForgetClasses(Time now);
   void FollowWorkers(Time now);
@@ -153,6 +160,7 @@ class Deployment {
 
   Layout layout_;
   std::optional<Layout> next_;          // being loaded; replaces layout_ once it is up
+  bool next_relieves_ = false;          // next_ was begun because workers drain
   std::optional<std::string> give_up_;  // why next_ must be given up
   std::optional<Mismatch> mismatch_;
   std::optional<Time> stuck_since_;  // another class could fill a layout that lacks workers

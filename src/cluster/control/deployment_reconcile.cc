@@ -25,22 +25,27 @@ Deployment::Changes Deployment::Reconcile(const InUse& in_use, Time now) {
 }
 
 // The slots and weights of the layout in force have not changed.
-void Deployment::GiveUpNext() {
-  given_up_ = GivenUpPlan{next_->plan.epoch, *std::exchange(give_up_, std::nullopt)};
-  MR_LOG(error, "gave up plan {}; plan {} stays in force: {}", given_up_->epoch, layout_.plan.epoch,
-         given_up_->reason);
+void Deployment::DropNext(std::string reason) {
+  given_up_ = GivenUpPlan{next_->plan.epoch, std::move(reason)};
   ++given_up_count_;
+  next_.reset();
+  give_up_.reset();
+  mismatch_.reset();
+}
+
+void Deployment::GiveUpNext() {
   if (next_->automatic) follows_ = false;
   follows_classes_ = false;
-  next_.reset();
-  mismatch_.reset();
+  DropNext(*give_up_);
+  MR_LOG(error, "gave up plan {}; plan {} stays in force: {}", given_up_->epoch, layout_.plan.epoch,
+         given_up_->reason);
   // This change would have replaced draining workers. Their stages close if the others can serve
   // alone. Otherwise these workers stay, unless they have announced that they leave.
   for (WorkerId id : DrainingInService()) {
     if (CloseStagesOf(id)) continue;
     Membership::Worker& worker = members_.at(id);
-    worker.draining = false;
-    if (worker.leaving) outbox_.Send(id, Leave{given_up_->reason});
+    worker.draining = worker.drain_ordered = false;
+    if (worker.leaving()) outbox_.Send(id, worker.LeaveFor(given_up_->reason));
   }
 }
 
@@ -70,7 +75,9 @@ void Deployment::FollowWorkers(Time now) {
   }
   layout->automatic = true;
   MR_LOG(info, "changing the layout to {}", Describe(wanted));
+  const bool relieves = draining || (next_ && next_relieves_);
   Begin(std::move(*layout));
+  next_relieves_ = relieves;
 }
 
 // Applies the plan again when a pipeline lacks workers of its class and workers of another class
@@ -195,7 +202,7 @@ void Deployment::ReleaseIdleWorkers(const InUse& in_use) {
                         return HasSlot(*layout, w);
                       });
     if (worker.draining && !used && released_.insert(id).second) {
-      outbox_.Send(id, Leave{"drained"});
+      outbox_.Send(id, worker.LeaveFor("drained"));
     }
   }
 }

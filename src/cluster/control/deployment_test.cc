@@ -465,7 +465,7 @@ TEST_F(Draining, ItDoesNotWaitForAReplacementThatIsLost) {
 
 TEST_F(Draining, AGivenUpReplacementLetsItGo) {
   StartWith(3);
-  members_.at(WorkerId(2)).leaving = true;
+  members_.at(WorkerId(2)).notice.emplace();
   ASSERT_TRUE(deployment_.Drain(WorkerId(2)).ok());
   Reconcile();
   Loaded(3, ResourceExhausted("no memory"));

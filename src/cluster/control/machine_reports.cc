@@ -58,6 +58,30 @@ void MachineReports::On(Membership::Worker& from, const WorkerProfile& message, 
          profile.status().message());
 }
 
+void MachineReports::On(Membership::Worker& from, const MayLeave& message, Time now) {
+  TakeNotice(from, {message.origin, false}, message.in, now);
+}
+
+void MachineReports::TakeNotice(Membership::Worker& from, MachineNotice notice,
+                                std::optional<Duration> in, Time now) {
+  if (in) notice.deadline = now + *in;
+  const bool known =
+      from.notice && from.notice->origin == notice.origin && from.notice->hard == notice.hard;
+  from.notice = notice;
+  if (known) return;
+  ++notices_[notice.origin];
+  MR_LOG(info, "worker {} {}{} ({})", Printable(from.join.name),
+         notice.hard ? "leaves" : "may leave", in ? fmt::format(" in {:.0f} s", in->seconds()) : "",
+         ToText(notice.origin));
+}
+
+void MachineReports::WithdrawNotice(Membership::Worker& from) {
+  if (!from.notice) return;
+  MR_LOG(info, "the notice of worker {} was withdrawn ({})", Printable(from.join.name),
+         ToText(from.notice->origin));
+  from.notice.reset();
+}
+
 void MachineReports::On(Membership::Worker& from, const LinkProbed& message, Time now) {
   const Status taken = probes_ ? probes_->Take(from.id, message, now) : NotFound("not asked for");
   if (taken.ok()) {

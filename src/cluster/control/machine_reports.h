@@ -1,11 +1,12 @@
-// MachineReports: what workers say of their machines beside their joins: profiles, and the links
-// that they have probed. What cannot be used is logged, counted and dropped: the worker serves as
-// well without it.
+// MachineReports: what workers say of their machines beside their joins: profiles, the links that
+// they have probed, and notices of their end. What cannot be used is logged, counted and dropped:
+// the worker serves as well without it.
 //
 // Owned by the controller. Pure; one thread at a time.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -33,10 +34,17 @@ class MachineReports {
   void WorkerLost(WorkerId worker);
   void On(Membership::Worker& from, const WorkerProfile& message, Time now);
   void On(Membership::Worker& from, const LinkProbed& message, Time now);
+  void On(Membership::Worker& from, const MayLeave& message, Time now);
+  // `in`: until the deadline. The same notice may come again: with another time, or in the worker's
+  // next session.
+  void TakeNotice(Membership::Worker& from, MachineNotice notice, std::optional<Duration> in,
+                  Time now);
+  static void WithdrawNotice(Membership::Worker& from);
   // Sends the order for the next probe, if one is due. `busy`: as of LinkProbes::Next.
   void Tick(bool busy, Time now);
 
   std::vector<LinkStatus> Links(Time now) const;
+  const std::map<NoticeOrigin, uint64_t>& notices() const { return notices_; }
   uint64_t profiles_refused() const { return profiles_refused_; }
   uint64_t links_probed() const { return links_probed_; }
   uint64_t probes_failed() const { return probes_failed_; }
@@ -47,6 +55,7 @@ class MachineReports {
   Membership& members_;
   Outbox& outbox_;
   std::optional<LinkProbes> probes_;
+  std::map<NoticeOrigin, uint64_t> notices_;
   uint64_t profiles_refused_ = 0, links_probed_ = 0, probes_failed_ = 0, stale_ = 0;
 };
 

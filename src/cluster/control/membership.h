@@ -51,11 +51,17 @@ class Membership {
     Heartbeat beat;
     int64_t longest_batch_ms = 0;  // so far, or predicted by the profile for a full step
     bool draining = false;
-    bool leaving = false;                          // it has announced that it leaves
+    bool drain_ordered = false;                    // by an operator
+    std::optional<MachineNotice> notice;           // as it said, by the controller's clock
     std::shared_ptr<const cost::Profile> profile;  // as it said; null: none
     std::string unusable;                          // why it gets no layers; empty: it gets layers
 
     bool Usable() const { return !draining && unusable.empty(); }
+    bool leaving() const { return notice && notice->hard; }
+    // The message that lets it go. If its notice was all that it left for, it may come back.
+    Leave LeaveFor(std::string reason) const {
+      return {std::move(reason), leaving() && !drain_ordered};
+    }
   };
 
   explicit Membership(MembershipOptions options) : options_(std::move(options)) {}

@@ -219,8 +219,6 @@ void WorkerProcess::Stop() {
   changed_.notify_all();
 }
 
-void WorkerProcess::LeaveSoon(std::optional<Duration> in) { host_->AnnounceLeaving(in); }
-
 // Joins once and returns when the session ends.
 Status WorkerProcess::OneSession(bool& joined) {
   {
@@ -242,6 +240,11 @@ Status WorkerProcess::OneSession(bool& joined) {
 Status WorkerProcess::Run() {
   Duration wait = kRetryFirst;
   Time alone_since = clock_.Now();
+  {
+    MutexLock lock(mutex_);
+    for_good_ = false;
+    if (stopping_) return OkStatus();
+  }
   for (size_t attempt = 0;; ++attempt) {
     control_ = controls_[attempt % controls_.size()].get();
     const std::string& controller = options_.controllers[attempt % controls_.size()];

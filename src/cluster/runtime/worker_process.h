@@ -2,7 +2,7 @@
 // plane (activations, KV, weights). It joins a controller and serves it. When the session ends, it
 // joins again with its weights still loaded.
 //
-// Owned by main(). Run blocks its thread; any thread may call Stop and LeaveSoon.
+// Owned by main(). Run blocks its thread; any thread may call Stop, and SetNotice of the host.
 #pragma once
 
 #include <atomic>
@@ -53,12 +53,9 @@ class WorkerProcess {
   ~WorkerProcess();
 
   // Joins and serves. Returns OK after Stop or when the controller tells the worker to leave, and
-  // an error when the worker is refused for good.
+  // an error when the worker is refused for good. A worker that was told to leave may run again.
   Status Run();
-  void Stop();
-  // This machine will go away in `in`, or (nullopt) once its work has moved. The controller moves
-  // its requests to other workers.
-  void LeaveSoon(std::optional<Duration> in);
+  void Stop();  // ends Run, also one that has not begun
 
   WorkerHost& host() { return *host_; }
   net::DataPlaneStats data_stats() const { return data_->stats(); }

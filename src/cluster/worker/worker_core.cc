@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 
 namespace millrace::cluster {
 namespace {
@@ -65,8 +66,9 @@ void WorkerCore::On(const Welcome& message, Time now) {
   term_ = message.term;
   worker_ = message.worker;
   heartbeat_every_ = message.heartbeat_every;
-  last_busy_ = now;                       // layers are about to come
-  if (leaving_) Emit(SendUp{*leaving_});  // this controller may not know
+  last_busy_ = now;  // layers are about to come
+  takes_notices_ = message.protocol.newest >= kProtocolNotices;
+  if (notice_) SayNotice(now);  // this controller may not know
   takes_profiles_ = message.protocol.newest >= kProtocolProfiles;
   if (profile_ && takes_profiles_) Emit(SendUp{*profile_});
 }
@@ -75,7 +77,12 @@ void WorkerCore::On(const Refused& message, Time) {
   Emit(EndSession{message.reason.message(), !message.retry});
 }
 
-void WorkerCore::On(const Leave& message, Time) { Emit(EndSession{message.reason, true}); }
+// If the notice that this answers was withdrawn in the meantime, the worker joins again.
+void WorkerCore::On(const Leave& message, Time) {
+  left_on_notice_ = message.on_notice;
+  const bool leaves = notice_ && notice_->hard;
+  Emit(EndSession{message.reason, leaves || !message.on_notice});
+}
 
 void WorkerCore::On(LoadShard& message, Time) {
   if (shards_.contains(message.shard)) return;
@@ -323,9 +330,27 @@ void WorkerCore::Break(PipelineId id, Pipeline& pipeline, const Status& reason,
   Emit(SendUp{PipelineBroken{id, reason, suspect}});
 }
 
-void WorkerCore::AnnounceLeaving(std::optional<Duration> in) {
-  leaving_ = Leaving{in};
-  Emit(SendUp{*leaving_});
+void WorkerCore::SetNotice(std::optional<MachineNotice> notice, Time now) {
+  const bool withdrawn = notice_ && (!notice || (notice_->hard && !notice->hard));
+  notice_ = notice;
+  if (!worker_) return;  // On(Welcome) says it
+  if (withdrawn && takes_notices_) Emit(SendUp{Staying{}});
+  if (withdrawn && !takes_notices_) {
+    MR_LOG(warn,
+           "this controller is of an earlier release, which lets a worker go even if its "
+           "notice was withdrawn");
+  }
+  if (notice_) SayNotice(now);
+}
+
+void WorkerCore::SayNotice(Time now) {
+  std::optional<Duration> in;
+  if (notice_->deadline) in = std::max(Duration(), *notice_->deadline - now);
+  if (notice_->hard) {
+    Emit(SendUp{Leaving{in, notice_->origin}});
+  } else if (takes_notices_) {
+    Emit(SendUp{MayLeave{in, notice_->origin}});
+  }
 }
 
 Heartbeat WorkerCore::MakeHeartbeat(Time now) {

@@ -165,9 +165,9 @@ class WorkerCore {
   // all its parts.
   void BatchEnded(const Status& status, std::vector<PartOutput> outputs, Time now);
 
-  // Tells the controller, and those of later sessions, that this machine will go away in `in`;
-  // nullopt: once its work has moved.
-  void AnnounceLeaving(std::optional<Duration> in);
+  // The notice that holds for this machine from now on; nullopt: none. The controller is told, and
+  // those of later sessions. After a hard one it moves this worker's requests and lets it go.
+  void SetNotice(std::optional<MachineNotice> notice, Time now);
   Heartbeat MakeHeartbeat(Time now);
   // How long this worker has had nothing to compute; zero while a batch runs or steps wait.
   Duration IdleFor(Time now) const;
@@ -176,6 +176,8 @@ class WorkerCore {
   void TakeActions(std::vector<WorkerAction>& actions);
 
   bool welcomed() const { return worker_.has_value(); }
+  // Whether the controller let it go because of its notice, and for no other reason.
+  bool left_on_notice() const { return left_on_notice_; }
   std::optional<WorkerId> worker() const { return worker_; }
   size_t pipelines() const { return pipelines_.size(); }
   size_t shards() const { return shards_.size(); }
@@ -239,6 +241,7 @@ class WorkerCore {
   void On(const ProbeLink& message, Time now);
   void On(const Leave& message, Time now);
 
+  void SayNotice(Time now);
   Status CheckOpen(const OpenPipeline& message) const;
   // In which order plans may arrive, and what they may name.
   Status CheckStep(Pipeline& pipeline, const StepPlan& plan);
@@ -259,9 +262,11 @@ class WorkerCore {
   std::optional<WorkerId> worker_;  // set from Welcome to the end of the session
   Term term_;                       // the highest one seen
   Duration heartbeat_every_ = Duration::Seconds(0.25);
-  bool takes_profiles_ = false;  // whether the last controller speaks kProtocolProfiles
+  // Whether the last controller speaks kProtocolProfiles, kProtocolNotices.
+  bool takes_profiles_ = false, takes_notices_ = false;
   std::optional<WorkerProfile> profile_;
-  std::optional<Leaving> leaving_;  // as announced; announced again in the next session
+  std::optional<MachineNotice> notice_;  // told again in the next session
+  bool left_on_notice_ = false;
   std::map<ShardId, Shard> shards_;
   std::map<PipelineId, Pipeline> pipelines_;
   std::unordered_map<TransferId, PipelineId> pulls_;

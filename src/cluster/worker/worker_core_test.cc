@@ -29,9 +29,14 @@ LoadShard Load(ShardId shard, LayerRange layers) {
   return {.shard = shard, .layers = layers, .rank = {}, .ranks = {{}}, .max_batched_tokens = 64};
 }
 
-void Welcomed(WorkerCore& core, uint64_t worker) {
-  core.SessionUp({});
-  core.FromController(Welcome{WorkerId(worker), Term(1), Duration::Seconds(0.25)}, {});
+void Welcomed(WorkerCore& core, uint64_t worker, Time now = {}) {
+  core.SessionUp(now);
+  core.FromController(Welcome{WorkerId(worker), Term(1), Duration::Seconds(0.25)}, now);
+}
+
+MachineNotice LeavesAt(double seconds) {
+  return {.origin = {NoticeSource::kAws, NoticeKind::kTerminate},
+          .deadline = Time{} + Duration::Seconds(seconds)};
 }
 
 // Opens a pipeline with two hops, of which the worker is `hop`.
@@ -322,16 +327,75 @@ TEST(WorkerCore, TheNextControllerFindsTheMemoryFree) {
 TEST(WorkerCore, AnnouncesInEachSessionThatItLeaves) {
   WorkerCore core({});
   Welcomed(core, 1);
-  core.AnnounceLeaving(Duration::Seconds(30));
-  for (uint64_t session = 2; session <= 4; ++session) {
+  core.SetNotice(LeavesAt(30), {});
+  for (uint64_t session = 2; session <= 5; ++session) {
     core.SessionDown({});
     (void)Take<SendUp>(core);
-    Welcomed(core, session);
+    const double now = 10 * static_cast<double>(session - 1);
+    Welcomed(core, session, Time{} + Duration::Seconds(now));
     const auto sent = Take<SendUp>(core);
     ASSERT_EQ(sent.size(), 2u);
     EXPECT_TRUE(std::holds_alternative<Join>(sent[0].message));
-    EXPECT_EQ(std::get<Leaving>(sent[1].message).in, Duration::Seconds(30));
+    const Leaving leaving = std::get<Leaving>(sent[1].message);
+    EXPECT_EQ(leaving.in, Duration::Seconds(std::max(0.0, 30 - now))) << "what is left of it";
+    EXPECT_EQ(leaving.origin.source, NoticeSource::kAws);
   }
+}
+
+TEST(WorkerCore, SaysThatItStays) {
+  WorkerCore core({});
+  Welcomed(core, 1);
+  core.SetNotice(LeavesAt(30), {});
+  (void)Take<SendUp>(core);
+  core.SetNotice(std::nullopt, {});
+  auto sent = Take<SendUp>(core);
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_TRUE(std::holds_alternative<Staying>(sent[0].message));
+  // What remains is soft: it stays, although its machine may go away.
+  core.SetNotice(LeavesAt(30), {});
+  core.SetNotice(MachineNotice{.hard = false}, {});
+  sent = Take<SendUp>(core);
+  ASSERT_EQ(sent.size(), 3u);
+  EXPECT_TRUE(std::holds_alternative<Leaving>(sent[0].message));
+  EXPECT_TRUE(std::holds_alternative<Staying>(sent[1].message));
+  EXPECT_TRUE(std::holds_alternative<MayLeave>(sent[2].message));
+  // A later controller does not know of the notice that was withdrawn before.
+  core.SetNotice(std::nullopt, {});
+  core.SessionDown({});
+  (void)Take<SendUp>(core);
+  Welcomed(core, 2);
+  EXPECT_EQ(Take<SendUp>(core).size(), 1u) << "the Join";
+}
+
+// A controller of the version before does not know these messages.
+TEST(WorkerCore, SaysOnlyHardNoticesToEarlierControllers) {
+  WorkerCore core({});
+  core.SessionUp({});
+  core.FromController(Welcome{WorkerId(3), Term(1), Duration::Seconds(0.25), {5, 5}}, {});
+  (void)Take<SendUp>(core);
+  core.SetNotice(MachineNotice{.hard = false}, {});
+  core.SetNotice(std::nullopt, {});
+  EXPECT_TRUE(Take<SendUp>(core).empty());
+  core.SetNotice(LeavesAt(30), {});
+  EXPECT_EQ(Take<SendUp>(core).size(), 1u);
+  core.SetNotice(std::nullopt, {});
+  EXPECT_TRUE(Take<SendUp>(core).empty());
+}
+
+// The controller lets it go while the withdrawal is on its way.
+TEST(WorkerCore, JoinsAgainWhenItsNoticeWasWithdrawn) {
+  WorkerCore core({});
+  Welcomed(core, 1);
+  const auto ends_for_good = [&](Leave leave) {
+    core.FromController(std::move(leave), {});
+    const auto ends = Take<EndSession>(core);
+    return ends.size() == 1 && ends[0].for_good;
+  };
+  core.SetNotice(LeavesAt(30), {});
+  EXPECT_TRUE(ends_for_good({"drained", true}));
+  core.SetNotice(std::nullopt, {});
+  EXPECT_FALSE(ends_for_good({"drained", true}));
+  EXPECT_TRUE(ends_for_good({"drained", false})) << "an operator wants it";
 }
 
 // The next session names the sources that exist by then. Other load failures do not end the

@@ -100,9 +100,9 @@ void WorkerHost::SetProfile(WorkerProfile profile) {
   Flush();
 }
 
-void WorkerHost::AnnounceLeaving(std::optional<Duration> in) {
+void WorkerHost::SetNotice(std::optional<MachineNotice> notice) {
   MutexLock lock(mutex_);
-  core_.AnnounceLeaving(in);
+  core_.SetNotice(notice, clock_.Now());
   Flush();
 }
 
@@ -114,6 +114,11 @@ Heartbeat WorkerHost::MakeHeartbeat() {
 bool WorkerHost::welcomed() const {
   MutexLock lock(mutex_);
   return core_.welcomed();
+}
+
+bool WorkerHost::left_on_notice() const {
+  MutexLock lock(mutex_);
+  return core_.left_on_notice();
 }
 
 Duration WorkerHost::heartbeat_every() const {

@@ -85,10 +85,11 @@ class WorkerHost {
   void PullEnded(const PullDone& done);
   void ProbeEnded(const LinkProbed& probed);
   void SetProfile(WorkerProfile profile);
-  void AnnounceLeaving(std::optional<Duration> in);
+  void SetNotice(std::optional<MachineNotice> notice);  // `deadline` by this host's clock
   Heartbeat MakeHeartbeat();
 
   bool welcomed() const;
+  bool left_on_notice() const;  // as of WorkerCore
   Duration heartbeat_every() const;
   Duration IdleFor() const;  // as of WorkerCore
   WorkerCounters counters() const;

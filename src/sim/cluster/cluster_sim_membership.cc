@@ -47,7 +47,7 @@ void ClusterSim::Change() {
       case What::kReady: break;  // the process finds out by itself
       case What::kNotice:
         if (!process.worker || options_.on_notice == OnNotice::kFinish) break;
-        process.worker->AnnounceLeaving(std::nullopt);
+        process.worker->SetNotice({});
         Reap(place);
         break;
       case What::kLost:

@@ -73,8 +73,8 @@ void ModelledWorker::OnTimer(WorkerTimer timer, uint64_t x) {
   Settle();
 }
 
-void ModelledWorker::AnnounceLeaving(std::optional<Duration> in) {
-  core_.AnnounceLeaving(in);
+void ModelledWorker::SetNotice(MachineNotice notice) {
+  core_.SetNotice(notice, world_.now());
   Settle();
 }
 

@@ -78,7 +78,7 @@ class ModelledWorker {
   void Deliver(ToWorker message);
   void Deliver(Incarnation from, ToPeer message);
   void OnTimer(WorkerTimer timer, uint64_t x);
-  void AnnounceLeaving(std::optional<Duration> in);
+  void SetNotice(MachineNotice notice);
   // Another worker's machine vanished.
   void PeerGone(Incarnation peer);
   Heartbeat Beat() { return core_.MakeHeartbeat(world_.now()); }

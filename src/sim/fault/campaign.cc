@@ -24,6 +24,7 @@ void AddTo(LabReport& sum, const LabReport& one) {
   sum.operations_refused += one.operations_refused;
   sum.virtual_s += one.virtual_s;
   sum.stale_at_workers += one.stale_at_workers;
+  sum.withdrawn += one.withdrawn;
   for (size_t k = 0; k < sum.faults.size(); ++k) sum.faults[k] += one.faults[k];
   ControllerTotals& c = sum.controller;
   const ControllerTotals& o = one.controller;

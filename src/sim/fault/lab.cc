@@ -275,7 +275,7 @@ void Lab::Inject(size_t index) {
     }
     case FaultKind::kLeave:
       if (victim.worker && victim.stops == 0) {
-        victim.worker->AnnounceLeaving(f.lasts);
+        victim.worker->SetNotice(MachineNotice{.deadline = now_ + f.lasts});
         Reap(f.a);
       }
       break;
@@ -303,6 +303,19 @@ void Lab::Inject(size_t index) {
   events_.Push(now_ + f.lasts, {.kind = Event::Kind::kFaultEnd, .x = index});
 }
 
+// A stopped process hears of it later.
+void Lab::Withdraw(size_t fault) {
+  Process& process = processes_[scenario_.faults[fault].a];
+  if (process.stops > 0) {
+    events_.Push(now_ + kRestartAfter, {.kind = Event::Kind::kFaultEnd, .x = fault});
+    return;
+  }
+  if (!process.worker) return;
+  ++report_.withdrawn;
+  process.worker->SetNotice(std::nullopt);
+  Reap(scenario_.faults[fault].a);
+}
+
 void Lab::Heal(size_t index) {
   const Fault& f = scenario_.faults[index];
   const uint64_t life = fault_life_[index];
@@ -321,6 +334,7 @@ void Lab::Heal(size_t index) {
     case FaultKind::kTwice: network_.Duplicate(f.a, f.b, 0); return network_.Duplicate(f.b, f.a, 0);
     case FaultKind::kLeave:
       if (processes_[f.a].life != life) return;
+      if (f.withdrawn) return Withdraw(index);
       Kill(f.a, true);
       return ReviveLater(f.a, kRestartAfter);
     case FaultKind::kRestartController: return ReviveLater(0, {});

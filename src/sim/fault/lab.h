@@ -36,6 +36,7 @@ struct LabReport {
   uint64_t pulls_served = 0, pulls_failed = 0, collectives = 0, operations_refused = 0;
   double virtual_s = 0;
   std::array<uint64_t, kFaultKinds> faults = {};
+  uint64_t withdrawn = 0;  // notices, of workers that were still there
   ControllerTotals controller;
   uint64_t stale_at_workers = 0;
 };
@@ -81,6 +82,7 @@ class Lab : private World {
   void OnTimer(Event& event);
   void Inject(size_t index);
   void Heal(size_t index);
+  void Withdraw(size_t fault);
   void StartWorker(int place, const std::string& name);
   void Kill(int place, bool quietly);
   void Stop(int place, bool stop);

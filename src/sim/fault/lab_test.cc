@@ -66,6 +66,16 @@ TEST_F(FaultLab, InvariantsHoldUnderEveryKindOfFault) {
   EXPECT_GT(result.totals.collectives, 0u);
   EXPECT_GT(result.totals.duplicates, 0u);
   EXPECT_GT(result.totals.stale_at_workers, 0u);
+  EXPECT_GT(result.totals.withdrawn, 0u);
+}
+
+// Workers that drain when they hear that they stay, have drained already, or are stopped.
+TEST_F(FaultLab, WithdrawnNoticesLoseNothing) {
+  const CampaignResult result = Campaign(
+      {.first_seed = 5000, .count = 150, .scenario = {.faults = 5, .only = FaultKind::kLeave}});
+  EXPECT_FALSE(result.broken_seed) << Describe(result);
+  EXPECT_GT(result.totals.withdrawn, 40u);
+  EXPECT_GT(result.totals.controller.plans_given_up, 0u) << "replacements that were not needed";
 }
 
 TEST_F(FaultLab, EachKindOfFaultAlone) {

@@ -10,11 +10,12 @@ namespace {
 constexpr double kBytesPerSecond = 1e8;
 constexpr Duration kDuplicateDelayMax = Duration::Millis(1500);
 
-// Messages that the protocol tolerates twice. A stream's greeting is not among them, nor are the
-// batch orders of a tensor-parallel stage: their streams keep order or end.
+// Messages that the protocol tolerates twice. A stream's greeting is not among them, nor are
+// notices, nor the batch orders of a tensor-parallel stage: their streams keep order or end.
 bool MaySeeTwice(const Payload& payload) {
   if (const auto* up = std::get_if<ToController>(&payload)) {
-    return !std::holds_alternative<Join>(*up) && !std::holds_alternative<Leaving>(*up);
+    return !std::holds_alternative<Join>(*up) && !std::holds_alternative<Leaving>(*up) &&
+           !std::holds_alternative<MayLeave>(*up) && !std::holds_alternative<Staying>(*up);
   }
   if (const auto* peer = std::get_if<PeerMessage>(&payload)) {
     return std::holds_alternative<PipelineStep>(*peer);

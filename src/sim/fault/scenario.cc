@@ -314,6 +314,13 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   const auto faults = options.faults.value_or(static_cast<int>(rng.Between(1, 4)));
   for (int i = 0; i < faults; ++i) s.faults.push_back(MakeFault(rng, s, options.only));
   // Not drawn from `rng`, so that the other schedules stay the same.
+  for (size_t i = 0; i < s.faults.size(); ++i) {
+    const uint64_t own = Mix64(seed ^ (0x7374617973 + i));
+    if (s.faults[i].kind != FaultKind::kLeave || own % 2 == 0) continue;
+    s.faults[i].withdrawn = true;
+    // Before the worker has left, mostly: that takes milliseconds.
+    s.faults[i].lasts = Duration::Micros(static_cast<int64_t>(Mix64(own) % 60'000));
+  }
   s.tight_memory = Mix64(seed ^ 0x746967687400) % 8 == 3;
   if (s.workers >= 3 && s.shape.tensor_parallel == 1 && Mix64(seed ^ 0x726f75746564) % 3 == 1) {
     s.plan = MakeRoutedPlan(Mix64(seed), s);

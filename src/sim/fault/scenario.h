@@ -31,7 +31,7 @@ enum class FaultKind : uint8_t {
   kReset,              // the connections of a link break, messages in transit are lost
   kTwice,              // messages arrive a second time, later
   kSameName,           // a second process joins under a worker's name
-  kLeave,              // a worker announces that it will be gone soon, and then is
+  kLeave,              // a worker announces that it will be gone soon, and then is, or stays
   kDrain,              // an operator drains a worker
   kMigrate,            // an operator migrates a request
   kPlan,               // an operator applies another plan
@@ -45,8 +45,9 @@ struct Fault {
   FaultKind kind = FaultKind::kKill;
   Time at;
   Duration lasts;
-  int a = 0, b = 0;  // places: the worker, the link's ends
-  Duration extra;    // for a slow link or a hanging device
+  int a = 0, b = 0;        // places: the worker, the link's ends
+  Duration extra;          // for a slow link or a hanging device
+  bool withdrawn = false;  // of kLeave: the machine stays
 };
 
 struct TestRequest {

@@ -131,9 +131,9 @@ void Worker::OnTimer(TimerKind kind, uint64_t x) {
   }
 }
 
-void Worker::AnnounceLeaving(std::optional<Duration> in) {
-  if (exited_ || !core_.welcomed()) return;
-  core_.AnnounceLeaving(in);
+void Worker::SetNotice(std::optional<MachineNotice> notice) {
+  if (exited_) return;
+  core_.SetNotice(notice, world_.now());
   Settle();
 }
 

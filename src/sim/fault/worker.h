@@ -50,7 +50,7 @@ class Worker {
   void OnTimer(TimerKind kind, uint64_t x);
   // The current batch, or the next one, takes this much longer (a device that hangs).
   void HangCompute(Duration extra) { compute_extra_ = extra; }
-  void AnnounceLeaving(std::optional<Duration> in);
+  void SetNotice(std::optional<MachineNotice> notice);
 
   Incarnation incarnation() const { return options_.incarnation; }
   int place() const { return options_.place; }

@@ -298,6 +298,15 @@ Join AnyJoin(Rng& rng) {
           .machine = AnyMachine(rng)};
 }
 
+std::optional<Duration> AnyTime(Rng& rng) {
+  return Coin(rng) ? std::optional(AnyDuration(rng)) : std::nullopt;
+}
+
+NoticeOrigin AnyOrigin(Rng& rng) {
+  return {static_cast<NoticeSource>(rng.Between(0, kNoticeSources - 1)),
+          static_cast<NoticeKind>(rng.Between(0, kNoticeKinds - 1))};
+}
+
 }  // namespace
 
 Envelope RandomEnvelope(Rng& rng) {
@@ -319,11 +328,13 @@ ToController RandomToController(Rng& rng, size_t kind) {
     case 6:
       return PullDone{AnyId<TransferId>(rng), AnyStatus(rng), AnyBytes(rng), rng.Uniform() * 1e6,
                       Coin(rng)};
-    case 7: return Leaving{Coin(rng) ? std::optional(AnyDuration(rng)) : std::nullopt};
+    case 7: return Leaving{AnyTime(rng), AnyOrigin(rng)};
     case 8: return WorkerProfile{AnyText(rng, kProfileTextBytesMax)};
-    default:
+    case 9:
       return LinkProbed{AnyId<ProbeId>(rng), AnyStatus(rng), rng.Uniform() - 0.5,
                         rng.Uniform() * 1e12, AnyBytes(rng)};
+    case 10: return MayLeave{AnyTime(rng), AnyOrigin(rng)};
+    default: return Staying{};
   }
 }
 
@@ -341,7 +352,7 @@ ToWorker RandomToWorker(Rng& rng, size_t kind) {
     case 7: return ExportKv{AnyHandle(rng), AnyIndices(rng, 50), AnyInt(rng), AnyDuration(rng)};
     case 8: return ReleaseKv{AnyHandle(rng)};
     case 9: return AnyPull(rng);
-    case 10: return Leave{AnyText(rng, kStatusBytesMax)};
+    case 10: return Leave{AnyText(rng, kStatusBytesMax), Coin(rng)};
     case 12:
       return ProbeLink{AnyId<ProbeId>(rng), static_cast<ProbedLink>(rng.Between(0, 2)),
                        AnyAddress(rng)};

@@ -146,7 +146,11 @@ class ClusterScenario : public Scenario {
     } else if (verb == "lose") {
       cluster.Lose(worker, c.Rest(2));
     } else if (verb == "leaving") {
-      cluster.AnnounceLeaving(worker, DurationOf(c.Text("in")));
+      cluster.Notify(worker, Leaving{DurationOf(c.Text("in"))});
+    } else if (verb == "may_leave") {
+      cluster.Notify(worker, MayLeave{{}, {NoticeSource::kAws, NoticeKind::kRebalance}});
+    } else if (verb == "staying") {
+      cluster.Notify(worker, Staying{});
     } else if (verb == "silence") {
       cluster.Silence(worker, true);
     } else if (verb == "hold" && what) {

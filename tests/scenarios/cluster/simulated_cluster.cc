@@ -97,8 +97,11 @@ void SimulatedCluster::Lose(const std::string& name, const std::string& reason) 
   Settle();
 }
 
-void SimulatedCluster::AnnounceLeaving(const std::string& name, std::optional<Duration> in) {
-  if (Worker* worker = ByName(name)) controller_->Receive(worker->connection, Leaving{in}, now_);
+void SimulatedCluster::Notify(const std::string& name, ToController notice) {
+  Worker* worker = ByName(name);
+  if (worker == nullptr) return;
+  worker->leaving = std::holds_alternative<Leaving>(notice);
+  controller_->Receive(worker->connection, std::move(notice), now_);
   Settle();
 }
 
@@ -345,6 +348,11 @@ void SimulatedCluster::SayStatus() {
     }
     if (worker.layers.empty()) line += " no layers";
     if (worker.draining) line += ", draining";
+    if (worker.notice) {
+      line += fmt::format(", {} ({})", worker.notice->hard ? "leaves" : "may leave",
+                          ToText(worker.notice->origin));
+    }
+    if (worker.notice_left) line += fmt::format(" in {:.1f} s", worker.notice_left->seconds());
     if (!worker.note.empty()) line += ", " + worker.note;
     Say(line);
   }

@@ -56,8 +56,8 @@ class SimulatedCluster {
   void Join(const std::string& worker, const SimulatedWorker& facts);  // a new process
   void Reconnect(const std::string& worker);  // the process joins again, with its weights
   void Lose(const std::string& worker, const std::string& reason);
-  void AnnounceLeaving(const std::string& worker, std::optional<Duration> in);
-  void Silence(const std::string& worker, bool silent);  // no heartbeats
+  void Notify(const std::string& worker, ToController notice);  // Leaving, MayLeave, Staying
+  void Silence(const std::string& worker, bool silent);         // no heartbeats
   void Hold(const std::string& worker, Answers what);
   void EndHold(const std::string& worker, Answers what);
   void Fail(const std::string& worker, Answers what, const std::string& reason);
@@ -88,7 +88,7 @@ class SimulatedCluster {
     std::string name;
     uint64_t incarnation = 0;
     ConnectionId connection;
-    bool connected = false, silent = false;
+    bool connected = false, silent = false, leaving = false;
     SimulatedWorker facts;
     uint64_t beats = 0, steps_done = 0;
     Time busy_until;                 // with the steps that it has received

@@ -221,14 +221,16 @@ void SimulatedCluster::EndPull(Worker& worker, const PullKv& pull) {
   controller_->Receive(worker.connection, std::move(done), now_);
 }
 
-// The worker ends its process.
-void SimulatedCluster::Do(Worker& worker, const Leave&) {
+// The worker ends its process. If its notice was withdrawn in the meantime, it joins again.
+void SimulatedCluster::Do(Worker& worker, const Leave& message) {
   const ConnectionId session = worker.connection;
-  events_.emplace(now_ + times_.open, [this, &worker, session] {
+  events_.emplace(now_ + times_.open, [this, &worker, session, on_notice = message.on_notice] {
     if (!worker.connected || worker.connection != session) return;
-    Say(fmt::format("{} has left", worker.name));
+    const bool stays = on_notice && !worker.leaving;
+    Say(fmt::format("{} {}", worker.name, stays ? "joins again" : "has left"));
     EndSession(worker);
     controller_->ConnectionLost(session, Unavailable("it has left"), now_);
+    if (stays) StartSession(worker);
   });
 }
 

@@ -71,6 +71,10 @@ class ScriptedWorkers : public ::testing::Test {
     c_->Receive(ConnectionId(worker), Leaving{}, now_);
     Settle();
   }
+  void Stays(uint64_t worker) {
+    c_->Receive(ConnectionId(worker), Staying{}, now_);
+    Settle();
+  }
   static std::string Name(uint64_t worker) { return "w" + std::to_string(worker); }
 
   Status Submit(uint64_t id, int prompt_tokens = 10, int n = 1,

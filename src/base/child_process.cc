@@ -1,4 +1,4 @@
-#include "apps/supervise/child_process.h"
+#include "base/child_process.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 #include <string_view>
 #include <utility>
 
-namespace millrace::apps {
+namespace millrace {
 namespace {
 
 constexpr int kSignalledBase = 128;  // as shells count
@@ -43,8 +43,8 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
 }
 
 // Between fork and exec: nothing here may allocate or lock.
-[[noreturn]] void RunChild(char* const* argv, char* const* environment, int output, int failure,
-                           pid_t parent) {
+[[noreturn]] void RunChild(char* const* argv, char* const* environment, int output,
+                           ChildOutput lines, int failure, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(kExecFailed);  // the parent died before the line above
   setpgid(0, 0);                                // the terminal's Ctrl-C is for the supervisor
@@ -55,7 +55,7 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   const int nothing = open("/dev/null", O_RDONLY);
   dup2(nothing, STDIN_FILENO);
   dup2(output, STDOUT_FILENO);
-  dup2(output, STDERR_FILENO);
+  if (lines == ChildOutput::kAll) dup2(output, STDERR_FILENO);
   close_range(kFirstInheritable, ~0U, CLOSE_RANGE_CLOEXEC);
   execve(argv[0], argv, environment);
   const int error = errno;
@@ -80,7 +80,8 @@ OwnedFd::~OwnedFd() {
 int OwnedFd::Release() { return std::exchange(fd_, -1); }
 
 Result<ChildProcess> ChildProcess::Spawn(const std::vector<std::string>& argv,
-                                         const std::vector<std::string>& environment) {
+                                         const std::vector<std::string>& environment,
+                                         ChildOutput lines) {
   MR_CHECK(!argv.empty());
   MR_ASSIGN_OR_RETURN(Pipe output, MakePipe());
   MR_ASSIGN_OR_RETURN(Pipe failure, MakePipe());
@@ -93,7 +94,8 @@ Result<ChildProcess> ChildProcess::Spawn(const std::vector<std::string>& argv,
   const pid_t pid = fork();
   if (pid < 0) return FailedPrecondition(fmt::format("cannot fork: {}", std::strerror(errno)));
   if (pid == 0) {
-    RunChild(arguments.data(), variables.data(), output.write.get(), failure.write.get(), parent);
+    RunChild(arguments.data(), variables.data(), output.write.get(), lines, failure.write.get(),
+             parent);
   }
   OwnedFd end(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   failure.write = OwnedFd();
@@ -115,7 +117,7 @@ Result<ChildProcess> ChildProcess::Spawn(const std::vector<std::string>& argv,
 
 ChildProcess::~ChildProcess() {
   if (!end_.open() || reaped_) return;  // moved from, or done
-  kill(pid_, SIGKILL);
+  kill(-pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
 }
 
@@ -125,7 +127,7 @@ void ChildProcess::Signal(int number) const {
 
 void ChildProcess::ReadLines(const std::function<void(std::string_view line)>& on_line) {
   std::array<char, 4096> buffer;
-  while (output_.open()) {
+  for (size_t read_bytes = 0; output_.open() && read_bytes < kChildReadBytesMax;) {
     const ssize_t got = read(output_.get(), buffer.data(), buffer.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
@@ -133,6 +135,7 @@ void ChildProcess::ReadLines(const std::function<void(std::string_view line)>& o
       output_ = OwnedFd();
       break;
     }
+    read_bytes += static_cast<size_t>(got);
     for (char c : std::string_view(buffer.data(), static_cast<size_t>(got))) {
       if (c != '\n') rest_ += c;
       if (c != '\n' && rest_.size() < kChildLineBytesMax) continue;
@@ -140,7 +143,7 @@ void ChildProcess::ReadLines(const std::function<void(std::string_view line)>& o
       rest_.clear();
     }
   }
-  if (!rest_.empty()) on_line(std::exchange(rest_, {}));
+  if (!output_.open() && !rest_.empty()) on_line(std::exchange(rest_, {}));
 }
 
 int ChildProcess::Reap(const std::function<void(std::string_view line)>& on_line) {
@@ -154,4 +157,4 @@ int ChildProcess::Reap(const std::function<void(std::string_view line)>& on_line
   return WIFSIGNALED(status) ? kSignalledBase + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace
