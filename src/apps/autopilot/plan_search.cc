@@ -31,7 +31,8 @@ Result<std::string> ClusterText(const ClusterStatus& status, const Json& machine
   std::erase_if(view.machines, [&status](const MachineView& machine) {
     const auto found =
         std::ranges::find(status.workers, machine.name, &cluster::WorkerStatus::name);
-    return found == status.workers.end() || !found->usable || found->draining;
+    if (found == status.workers.end() || !found->usable || found->draining) return true;
+    return found->notice && found->notice->hard;
   });
   return FormatClusterFile(view);
 }

@@ -42,7 +42,8 @@ ClusterView ViewOf(const ClusterStatus& status, double unix_s) {
     view.plan_text = PlanText(status);
   }
   for (const WorkerStatus& worker : status.workers) {
-    view.members.push_back({worker.name, worker.usable, worker.draining});
+    const bool leaving = worker.draining || (worker.notice && worker.notice->hard);
+    view.members.push_back({worker.name, worker.usable, leaving});
   }
   if (status.given_up) {
     view.given_up = status.given_up->epoch;

@@ -83,9 +83,11 @@ void ControllerCore::On(ConnectionId from, const Leaving& message, Time now) {
   machines_.TakeNotice(worker, {message.origin, true}, message.in, now);
   const Status drained = deployment_.Drain(worker.id);
   if (drained.ok()) return;
-  // The worker leaves anyway, so let it go at once instead of waiting until its host kills it. Its
-  // requests wait for a replacement.
   MR_LOG(warn, "cannot drain the worker: {}", drained.message());
+  // It serves until its machine goes, or until others can take its place.
+  if (message.in) return;
+  // Nobody knows how long it has, so it goes at once instead of being killed by its host. Its
+  // requests wait for a replacement.
   outbox_.Send(worker.id, worker.LeaveFor(drained.message()));
 }
 

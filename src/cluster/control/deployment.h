@@ -139,6 +139,7 @@ class Deployment {
   bool CanRefill(const Layout& layout) const;
 
   // The steps of Reconcile.
+  void DrainLeaving();
   void GiveUpNext();
   void DropNext(std::string reason);
   void FollowClasses(Time now);

@@ -10,6 +10,7 @@ namespace millrace::cluster {
 
 Deployment::Changes Deployment::Reconcile(const InUse& in_use, Time now) {
   if (give_up_) GiveUpNext();
+  DrainLeaving();
   FollowWorkers(now);
   FollowClasses(now);
   ForgetClasses(now);
@@ -45,7 +46,16 @@ void Deployment::GiveUpNext() {
     if (CloseStagesOf(id)) continue;
     Membership::Worker& worker = members_.at(id);
     worker.draining = worker.drain_ordered = false;
-    if (worker.leaving()) outbox_.Send(id, worker.LeaveFor(given_up_->reason));
+    if (worker.leaving() && !worker.notice->deadline) {
+      outbox_.Send(id, worker.LeaveFor(given_up_->reason));
+    }
+  }
+}
+
+// Workers that must leave and are still needed: the others may be enough by now.
+void Deployment::DrainLeaving() {
+  for (const auto& [id, worker] : members_.all()) {
+    if (worker.leaving() && !worker.draining) (void)Drain(id);
   }
 }
 

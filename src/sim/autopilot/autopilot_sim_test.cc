@@ -92,7 +92,8 @@ cluster::SearchAnswer Search(const cluster::StartSearch& order,
     named.nodes.push_back({.name = names.back()});
     const auto worker =
         std::ranges::find(status.workers, names.back(), &cluster::WorkerStatus::name);
-    if (worker != status.workers.end() && !worker->draining) here.push_back(i);
+    if (worker == status.workers.end() || worker->draining || worker->notice) continue;
+    here.push_back(i);
   }
   named.name = "here";
   cluster::SearchAnswer answer;
@@ -149,8 +150,9 @@ TEST(AutopilotSim, ItFindsThePlanThatCarriesTheLoad) {
   EXPECT_GT(attainment(true), 0.6) << "also those that came before the change count";
 }
 
-// Helix section 5; SpotServe section 3.2: the cluster plans for what is left.
-TEST(AutopilotSim, TheRestServesWhenAMachineIsTaken) {
+// SpotServe section 3.2: after a notice the cluster plans for what is left, and the machine serves
+// until that plan is in force.
+TEST(AutopilotSim, ANoticeIsAnsweredBeforeTheMachineIsTaken) {
   ClusterSimOptions options = Options(ChainOf({0, 1, 2}));
   for (int i = 0; i < kNodes; ++i) {
     options.membership.push_back({At(0), i, i, What::kCame});
@@ -166,10 +168,12 @@ TEST(AutopilotSim, TheRestServesWhenAMachineIsTaken) {
   EXPECT_EQ(report.latency.refused, 0u);
   bool changed = false;
   for (const Decision& decision : pilot.autopilot().decisions()) {
-    changed |= decision.kind == DecisionKind::kChange && decision.workers == 2 &&
+    changed |= decision.kind == DecisionKind::kChange &&
+               decision.cause == cluster::DecisionCause::kNotice && decision.workers == 2 &&
                decision.candidates.front().shape == "n0 0-9, n2 0-9";
   }
   EXPECT_TRUE(changed) << Lines(pilot.autopilot());
+  EXPECT_EQ(report.controller.pipelines_lost, 0u) << "the machine was empty when it vanished";
   ExpectNoKvLeft(*sim);
 }
 

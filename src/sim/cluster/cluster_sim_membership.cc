@@ -9,6 +9,20 @@ namespace millrace::sim {
 
 using What = MembershipChange::What;
 
+namespace {
+
+// When the machine of a notice vanishes, as its owner says; unset: it never does.
+std::optional<Time> DeadlineOf(const std::vector<MembershipChange>& changes, size_t notice) {
+  const MembershipChange& told = changes[notice];
+  for (size_t i = notice; i < changes.size(); ++i) {
+    const bool same = changes[i].instance == told.instance && changes[i].machine == told.machine;
+    if (same && changes[i].what == What::kLost) return changes[i].at;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 // The changes after the last request do not happen.
 std::optional<Time> ClusterSim::NextChange() const {
   if (next_change_ == options_.membership.size()) return std::nullopt;
@@ -47,7 +61,7 @@ void ClusterSim::Change() {
       case What::kReady: break;  // the process finds out by itself
       case What::kNotice:
         if (!process.worker || options_.on_notice == OnNotice::kFinish) break;
-        process.worker->SetNotice({});
+        process.worker->SetNotice({.deadline = DeadlineOf(options_.membership, index)});
         Reap(place);
         break;
       case What::kLost:
