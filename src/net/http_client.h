@@ -1,4 +1,4 @@
-// HttpClient: an HTTP/1.1 client over TCP, TLS or a unix socket, for tools and tests. Fetch runs
+// HttpClient: an HTTP/1.1 client over TCP, TLS or a unix socket. Fetch runs
 // thousands of requests at once on the client's own thread; Call waits for one. Connections are
 // reused.
 //

@@ -9,6 +9,7 @@ Usage: options_test.py PROGRAM [unittest arguments]
 import pathlib
 import re
 import select
+import signal
 import socket
 import sys
 import tempfile
@@ -252,6 +253,25 @@ class Worker(unittest.TestCase):
         self.assertIn("is prepared for 100 tokens, but the controller serves sequences of 1024", note)
         self.worker(MODEL, "--join", self.at.joins, "--token", self.at.token, "--name", "long")
         server.wait_until_ready()
+
+    def test_notices_of_its_machines_end(self):
+        """--notice-source, --notice-endpoint, --grace"""
+        server = self.controller()
+        with socket.create_server(("127.0.0.1", 0)) as metadata:
+            port = metadata.getsockname()[1]
+            worker = self.worker(MODEL, "--join", self.at.joins, "--token", self.at.token,
+                                 "--notice-source", *WORKER_ALONE["--notice-source"],
+                                 "--notice-endpoint", f"http://127.0.0.1:{port}",
+                                 "--grace", *WORKER_ALONE["--grace"])
+            asking, _ = metadata.accept()
+            with asking:
+                self.assertRegex(asking.recv(100), rb"PUT /latest/api/token")
+        server.wait_until_ready()
+        self.worker(MODEL, "--join", self.at.joins, "--token", self.at.token, "--name", "spare")
+        wait_until(lambda: len(server.status()["workers"]) == 2, "a spare joins")
+        worker.process.send_signal(signal.SIGTERM)
+        worker.wait_for("signal: terminate, this machine goes away in 19 s")
+        self.assertEqual(worker.process.wait(60), 0)
 
     def test_a_profile_is_measured_once_and_kept(self):
         """--profile-cache, --measure-profile"""

@@ -116,6 +116,8 @@ class Systemd(WithChecks):
             for line in path.read_text().splitlines():
                 if not line or line.startswith("#"):
                     continue
+                if line.startswith("MILLRACE_GRACE="):
+                    self.assertEqual(line.split("=")[1], f"{service['TimeoutStopSec'][0]}s")
                 variable = re.fullmatch(r"MILLRACE_([A-Z_]+)=\S+", line)
                 self.assertIsNotNone(variable, f"{path.name}: {line}")
                 option = variable.group(1).lower().replace("_", "-")
@@ -294,6 +296,10 @@ class Kubernetes(WithChecks):
             pause = int(container.get("lifecycle", {}).get("preStop", {}).get(
                 "exec", {}).get("command", ["", "0"])[1])
             self.assertGreater(spec["terminationGracePeriodSeconds"], sum(drain) + pause)
+            for variable in container.get("env", []):
+                if variable["name"] == "MILLRACE_GRACE":
+                    self.assertEqual(variable["value"],
+                                     f"{spec['terminationGracePeriodSeconds']}s")
 
 
 # ---- Slurm and the container

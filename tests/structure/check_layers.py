@@ -15,7 +15,7 @@ LEVELS = {
     "base": 0,
     "core": 1,
     "kv": 2, "tensor": 2, "text": 2, "net": 2, "cost": 2, "wire": 2,
-    "sched": 3, "model": 3, "plan": 3,
+    "sched": 3, "model": 3, "plan": 3, "notice": 3,
     "stage": 4,
     "cluster": 5,
     "sim": 6, "serve": 6,

@@ -128,6 +128,8 @@ std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const std:
                  std::to_string(threads),
                  "--kv-cache-memory",
                  std::to_string(kv_bytes),
+                 "--notice-source",  // it takes all of them away, so none could relieve another
+                 "none",
                  "--log-level",
                  log_level};
     // They share this machine, so they would disturb each other. An autopilot needs the profiles.

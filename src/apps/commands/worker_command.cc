@@ -9,6 +9,7 @@
 #include "apps/cluster/cluster_flags.h"
 #include "apps/commands/commands.h"
 #include "apps/commands/in_process.h"
+#include "apps/commands/worker_notices.h"
 #include "apps/common/engine_flags.h"
 #include "apps/common/signals.h"
 #include "apps/profile/worker_profiler.h"
@@ -41,6 +42,7 @@ struct WorkerFlags {
   bool spot = false;
   std::string profile, profile_cache = DefaultCacheFolder();
   bool measure_profile = true;
+  NoticeFlags notices;
 };
 
 std::string DefaultName() {
@@ -61,6 +63,7 @@ Status RunWorker(const WorkerFlags& flags) {
   RaiseFileLimit();
   ExplainLostModelFiles();
   MR_ASSIGN_OR_RETURN(const cluster::LinkSecurity security, ReadTrust(flags.trust));
+  MR_ASSIGN_OR_RETURN(notice::Watched watched, ChooseNoticeSources(flags.notices));
   const SteadyClock clock;
   MR_ASSIGN_OR_RETURN(const cluster::WorkerModel model,
                       cluster::OpenWorkerModel(flags.model, flags.weights, clock));
@@ -100,16 +103,12 @@ Status RunWorker(const WorkerFlags& flags) {
                                               .threads = threads},
                                              clock));
   MR_ASSIGN_OR_RETURN(const auto worker, cluster::WorkerProcess::Start(std::move(options), clock));
-  // The first signal hands over running requests and then ends; the second ends at once.
-  signals.OnSignal([raw = worker.get()](int count) {
-    if (count > 1 || !raw->host().welcomed()) return raw->Stop();
-    MR_LOG(info, "handing over running requests; a second signal stops at once");
-    raw->host().SetNotice(MachineNotice{});
-  });
+  MR_ASSIGN_OR_RETURN(const auto notices, WorkerNotices::Start(std::move(watched), *worker, clock));
+  signals.OnSignal([raw = notices.get()](int count) { raw->OnSignal(count); });
   profiler->Start(worker->host());
   MR_LOG(info, "joining {} as {}", Printable(flags.join.front()),
          Printable(flags.name.empty() ? DefaultName() : flags.name));
-  const Status ended = worker->Run();
+  const Status ended = notices->Run();
   profiler.reset();                                // before the host that it uses
   signals.OnSignal([](int) { std::_Exit(130); });  // the worker is about to be destroyed
   const cluster::KvExchangeCounters kv = worker->kv_counters();
@@ -149,6 +148,7 @@ void AddMachineOptions(Command& command, WorkerFlags* flags) {
   command.Add(kGroup, std::move(price), "What the machine costs, such as '0.12 USD/h'");
   command.Add(kGroup, FlagOption("spot", &flags->spot),
               "The machine may be taken away at short notice");
+  AddNoticeOptions(command, kGroup, &flags->notices);
   const auto path = [&](const char* name, const char* value, ValueKind kind, std::string* target,
                         const char* help) -> Option& {
     Option option = TextOption(name, value, target);
@@ -177,8 +177,8 @@ std::unique_ptr<Command> MakeWorkerCommand() {
   command->description =
       "Joins a controller (`millrace serve --cluster` or `millrace up`), loads the layers it is "
       "given and computes them. When the controller goes away, the worker keeps its weights and "
-      "joins again. On SIGTERM it hands over running requests and then ends; on a second signal it "
-      "ends at once.";
+      "joins again. On SIGTERM, and when its machine's provider gives notice, it hands over "
+      "running requests and then ends; on a second signal it ends at once.";
   command->examples = {
       {"millrace worker models/demo --join 127.0.0.1:7000 --token cluster.token",
        "a worker on the controller's machine"},
@@ -229,6 +229,7 @@ std::unique_ptr<Command> MakeWorkerCommand() {
                "Where weights come from: disk; peer: other workers, or the disk if they have none; "
                "auto: the disk, or other workers if files are missing in MODEL");
   AddGeneralOptions(*command);
+  command->validate = [flags] { return ChooseNoticeSources(flags->notices).status(); };
   command->run = [flags] { return RunWorker(*flags); };
   return command;
 }
