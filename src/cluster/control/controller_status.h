@@ -122,6 +122,7 @@ struct ClusterStatus {
   int64_t requests = 0, waiting = 0, moving = 0;
   WaitingStatus waiting_for;
   bool cross_class_replay = false;  // as of PlacementOptions
+  ServerSizes server;               // of its schedulers
   ControllerCounters counters;
   std::map<NoticeOrigin, uint64_t> notices;  // that workers got, since the controller's start
 };
