@@ -26,10 +26,16 @@ class EchoCall::Stream : public ClientStream {
   Stream(const std::shared_ptr<grpc::Channel>& channel, Incarnation incarnation)
       : ClientStream(channel, kEchoesMax), incarnation_(incarnation) {}
 
-  Status SendOne(const Echo& echo) {
-    return Send([&] {
+  // On an error the call has ended, and the error says why.
+  Status SendOne(const Echo& echo, Duration limit) {
+    const Status sent = Send([&] {
       return wire::ThreadEncoder().Encode({Term(), incarnation_, ++sent_}, echo);
     });
+    if (sent.ok()) return sent;
+    MutexLock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::nanoseconds(limit.ns),
+                      [this]() MR_REQUIRES(mutex_) { return ended_.has_value(); });
+    return ended_.value_or(sent);
   }
   // Waits until everything sent has been answered. Returns the bytes in the answers since the call
   // began.
@@ -92,8 +98,8 @@ Result<double> EchoCall::Exchange(Way way, size_t bytes, Duration limit) {
   const Time began = clock.Now();
   for (size_t left = bytes; left > 0;) {
     const auto part = static_cast<uint32_t>(std::min(left, wire::kEchoBytesMax));
-    MR_RETURN_IF_ERROR(stream_->SendOne(way == Way::kToController ? Echo{.bytes = part}
-                                                                  : Echo{.answer_bytes = part}));
+    const Echo echo = way == Way::kToController ? Echo{.bytes = part} : Echo{.answer_bytes = part};
+    MR_RETURN_IF_ERROR(stream_->SendOne(echo, limit));
     left -= part;
   }
   if (way == Way::kFromController) wanted_ += bytes;

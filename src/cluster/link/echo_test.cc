@@ -54,7 +54,7 @@ TEST_F(Echoes, EndWithTheSession) {
   const auto before = Open();
   EXPECT_EQ(CodeOf(*before), StatusCode::kOk);
   worker_.client->Disconnect();
-  EXPECT_EQ(CodeOf(*before), StatusCode::kUnavailable);
+  EXPECT_EQ(CodeOf(*before), StatusCode::kCancelled);
   EXPECT_EQ(worker_.client->OpenEcho().status().code(), StatusCode::kUnavailable);
   ASSERT_TRUE(worker_.Enter().ok());
   EXPECT_EQ(CodeOf(*Open()), StatusCode::kOk);

@@ -26,9 +26,9 @@ inline constexpr Duration kProbeLimit = Duration::Seconds(10);
 
 class LinkProber {
  public:
-  // How many seconds `bytes` bytes took over the link, and as few as possible back. Runs on the
-  // prober's thread and may last until `end`. Not called again after an error. The first call may
-  // connect.
+  // The seconds that it took to carry `bytes` bytes over the link, with next to none the other way.
+  // Runs on the prober's thread and may last until `end`. Not called again after an error. The
+  // first call may connect.
   using TimedTransfer = std::function<Result<double>(size_t bytes, Time end)>;
   using Done = std::function<void(const LinkProbed&)>;
 
