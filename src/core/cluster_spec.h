@@ -42,6 +42,19 @@ struct TrunkSpec {
   double bytes_per_s = 0;  // each direction
 };
 
+// The sizes with which a server runs steps: its options of the same names, as far as they are
+// known.
+struct ServerSizes {
+  static constexpr int kBlockSizeStep = 16;  // of the attention kernel
+  static constexpr int kBlockSizeMax = 256, kNumSeqsMax = 65536;
+  static constexpr int kNumBatchedTokensMax = 1 << 20, kModelLenMax = 1 << 24;
+
+  std::optional<int> block_size, max_num_seqs, max_num_batched_tokens, max_model_len;
+  std::optional<bool> enable_prefix_caching;
+
+  friend bool operator==(const ServerSizes&, const ServerSizes&) = default;
+};
+
 struct ClusterSpec {
   static constexpr int kNodesMax = 1024;
 
@@ -51,6 +64,7 @@ struct ClusterSpec {
   std::vector<LinkSpec> links;  // at most one per ordered pair; absent: no connection
   // Groups of nodes between which KV may move (DistServe's high affinity). Empty: between all.
   std::vector<std::vector<NodeIndex>> kv_affinity;
+  ServerSizes server;  // of the controller that serves, or will serve, on these machines
 
   // The endpoint where requests enter and tokens come out: Helix's source and sink.
   int coordinator() const { return static_cast<int>(nodes.size()); }

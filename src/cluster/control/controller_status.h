@@ -119,6 +119,7 @@ struct ClusterStatus {
   int64_t requests = 0, waiting = 0, moving = 0;
   WaitingStatus waiting_for;
   bool cross_class_replay = false;  // as of PlacementOptions
+  ServerSizes server;               // of its schedulers
   ControllerCounters counters;
 };
 
