@@ -19,6 +19,10 @@ constexpr SendLimits kEchoesMax = {.messages = 64, .bytes = size_t{16} << 20};
 static_assert(EchoCall::kBytesMax / wire::kEchoBytesMax < kEchoesMax.messages);
 static_assert(2 * EchoCall::kBytesMax <= kEchoesMax.bytes);
 
+Status TooLate() {
+  return {StatusCode::kDeadlineExceeded, "the controller does not answer in time"};
+}
+
 }  // namespace
 
 class EchoCall::Stream : public ClientStream {
@@ -46,7 +50,7 @@ class EchoCall::Stream : public ClientStream {
                           [this]() MR_REQUIRES(mutex_) { return ended_ || answers_ == sent_; });
     if (ended_) return *ended_;
     if (over) return bytes_;
-    return Status(StatusCode::kDeadlineExceeded, "the controller does not answer in time");
+    return TooLate();
   }
 
  private:
@@ -104,7 +108,9 @@ Result<double> EchoCall::Exchange(Way way, size_t bytes, Duration limit) {
   }
   if (way == Way::kFromController) wanted_ += bytes;
   MR_ASSIGN_OR_RETURN(const uint64_t answered, stream_->WaitForAnswers(limit));
-  if (answered == wanted_) return (clock.Now() - began).seconds();
+  const Duration took = clock.Now() - began;
+  if (took > limit) return TooLate();
+  if (answered == wanted_) return took.seconds();
   return DataLoss(fmt::format("the controller has answered {} of {} bytes", answered, wanted_));
 }
 
