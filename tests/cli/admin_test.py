@@ -27,7 +27,8 @@ MODEL = str(ROOT / "models" / "demo")
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
 TIMEOUT_S = 120
 PROXY_BYTES = 65536  # read at once
-ADMIN_ROUTES = (("GET", "/cluster/status", None), ("POST", "/cluster/plan", {"plan": "format: 1\n"}),
+ADMIN_ROUTES = (("GET", "/cluster/status", None), ("GET", "/cluster/decisions", None),
+                ("POST", "/cluster/plan", {"plan": "format: 1\n"}),
                 ("POST", "/cluster/drain", {"worker": "this-process"}),
                 ("POST", "/cluster/migrate", {"request": "1", "worker": "this-process"}),
                 ("GET", "/debug/requests", None), ("GET", "/debug/requests/1", None))

@@ -324,6 +324,33 @@ class Admin(WithFolder):
         run("migrate", "cmpl-1", "b", "--base-url", controller.url, *KEY)
         self.assertEqual(json.loads(controller.asked[0][3]), {"request": "cmpl-1", "worker": "b"})
 
+    def test_decisions_in_short_in_full_and_as_a_plan(self):
+        plan = {"shape": "a 0-3, b 0-3", "method": "flow", "requests_per_s": 6.0,
+                "attainment": None, "plan": "format: 1\n"}
+        decisions = [{"id": 1, "at": 1.7e9, "cause": "start", "why": "5 requests/s",
+                      "decision": "keep", "reason": "the plan in force is the best found",
+                      "outcome": ""},
+                     {"id": 2, "at": 1.7e9, "cause": "workers changed", "why": "gained b",
+                      "decision": "change", "reason": "twice as much", "outcome": "verified",
+                      "candidates": [plan]}]
+        said = (200, {"autopilot": True, "decisions": decisions})
+        controller = self.controller(decisions=[said] * 7)
+        ask = lambda *words, status=0: run("decisions", *words, "--base-url", controller.url, *KEY,
+                                           status=status)
+        listed = ask().stdout
+        self.assertIn("  keep  (start: 5 requests/s)\n      the plan in force is the best", listed)
+        self.assertNotIn("found ", listed.replace("best found", ""))
+        self.assertNotIn("start", ask("--last", "1").stdout)
+        self.assertIn("  found           6 req/s       -  a 0-3, b 0-3\n", ask("2").stdout)
+        self.assertEqual(ask("--plan", "2").stdout, "format: 1\n")
+        self.assertEqual(ask("--plan", "1", status=1).stderr,
+                         "millrace decisions: decision 1 found no plan\n")
+        self.assertIn("there is no decision 3: `millrace decisions` lists", ask("3", status=1).stderr)
+        self.assertEqual(json.loads(ask("--json").stdout)["decisions"], decisions)
+        none = self.controller(decisions=[(200, {"autopilot": False, "decisions": []})])
+        self.assertIn("start its controller with --autopilot advise or act",
+                      run("decisions", "--base-url", none.url, *KEY, status=1).stderr)
+
     def test_refusals_are_the_servers_words_in_one_line(self):
         for code, body, wanted in (
                 (404, {"error": {"message": "no worker 'x'"}}, "millrace drain: no worker 'x'\n"),
