@@ -162,6 +162,8 @@ class Cluster:
                         limit_s=DESCRIBED_LIMIT_S + 60)
         nodes = len(self.machines.machines)
         found = text.count("\n    profile: "), text.count("# measured ")
+        if "\nserver: {" not in text:
+            raise RuntimeError(f"the description does not say how the server runs steps:\n{text}")
         if found != (nodes, nodes * (nodes - 1)):
             raise RuntimeError(f"{found[0]} profiles and {found[1]} links were measured within "
                                f"{DESCRIBED_LIMIT_S} s")
@@ -187,14 +189,15 @@ class Cluster:
         return result
 
     def simulate(self, plan, cluster, trace, slo=()):
-        """What `millrace simulate` expects of the plan under that trace."""
+        """What `millrace simulate` expects of the plan under that trace. The file of the cluster says
+        how its server runs steps."""
         words = ["simulate", "--plan", plan, "--cluster", cluster, "--model", self.model,
-                 "--workload", trace, "--no-enable-prefix-caching", "--json", "--no-progress",
-                 *self.engine_words(), *(["--slo", *slo] if slo else [])]
+                 "--workload", trace, "--json", "--no-progress",
+                 *(["--slo", *slo] if slo else [])]
         return json.loads(self.run(*words))["runs"][0]
 
     def engine_words(self):
-        """The options of the scheduler, which the simulation has to have as well."""
+        """The options of the scheduler, for one process that serves as the cluster does."""
         known = {"--max-num-seqs", "--max-num-batched-tokens", "--max-model-len"}
         pairs = zip(self.serve_words, self.serve_words[1:])
         return [str(word) for option, value in pairs if option in known for word in (option, value)]

@@ -32,17 +32,19 @@ double KvTokens(const NodeSpec& node, const ModelFootprint& model, int layers,
 
 // Decodes run together, with the prefills of their replacements spread over the steps: within as
 // many steps as an output has tokens, each of the `batch` sequences is replaced once.
-double MixedTokensPerSecond(const cost::StepCost& cost, const WorkloadMix& mix, double batch) {
+double MixedTokensPerSecond(const cost::StepCost& cost, const WorkloadMix& mix, double batch,
+                            int step_tokens) {
   const double context = mix.prompt_tokens + mix.output_tokens / 2;
   cost::BatchShape decode;
   decode.decode_sequences = static_cast<int32_t>(std::max(1.0, std::floor(batch)));
   decode.decode_context = static_cast<int64_t>(decode.decode_sequences * context);
-  cost::BatchShape with_prompt = decode;
-  with_prompt.prefill_sequences = 1;
-  with_prompt.prefill_tokens = static_cast<int64_t>(std::max(1.0, std::round(mix.prompt_tokens)));
-  with_prompt.prefill_tokens_squared = with_prompt.prefill_tokens * with_prompt.prefill_tokens;
+  const int room = step_tokens == 0 ? 0 : std::max(1, step_tokens - decode.decode_sequences);
+  const int steps = StepsOfPrompt(mix, room);
+  cost::BatchShape with_prompt = MeanChunk(mix, steps);
+  with_prompt.decode_sequences = decode.decode_sequences;
+  with_prompt.decode_context = decode.decode_context;
   const double decode_s = cost.Seconds(decode);
-  const double prompt_s = cost.Seconds(with_prompt) - decode_s;
+  const double prompt_s = steps * (cost.Seconds(with_prompt) - decode_s);
   const double sequences = decode.decode_sequences;
   const double seconds = mix.output_tokens * decode_s + sequences * prompt_s;
   const double rate = sequences * (mix.prompt_tokens + mix.output_tokens) / seconds;
@@ -120,6 +122,20 @@ double ResidentSequences(const NodeSpec& node, const ModelFootprint& model, cons
   return std::max(0.0, KvTokens(node, model, layers, options) / mean);
 }
 
+int StepsOfPrompt(const WorkloadMix& mix, int step_tokens) {
+  if (step_tokens == 0) return 1;
+  return std::max(1, static_cast<int>(std::ceil(mix.prompt_tokens / step_tokens)));
+}
+
+cost::BatchShape MeanChunk(const WorkloadMix& mix, int steps) {
+  const auto tokens = static_cast<int64_t>(std::max(1.0, std::round(mix.prompt_tokens)));
+  cost::BatchShape chunk;
+  chunk.prefill_sequences = 1;
+  chunk.prefill_tokens = std::max<int64_t>(1, tokens / steps);
+  chunk.prefill_tokens_squared = tokens * tokens / steps;
+  return chunk;
+}
+
 int MaxLayers(const NodeSpec& node, const ModelFootprint& model, const WorkloadMix& mix,
               const NodeCapacityOptions& options) {
   int layers = model.spec.num_layers;
@@ -135,12 +151,18 @@ Result<std::vector<double>> NodeTokensPerSecond(const NodeSpec& node, const Mode
                                                 const NodeCapacityOptions& options) {
   std::vector<double> rates;
   const int most = MaxLayers(node, model, mix, options);
+  double batch_max = options.max_sequences;
+  if (options.step_tokens > 0) {
+    // Of the tokens of full steps, as many are prompts as requests have.
+    const double outputs = mix.output_tokens / (mix.prompt_tokens + mix.output_tokens);
+    batch_max = std::min(batch_max, std::max(1.0, options.step_tokens * outputs));
+  }
   for (int layers = 1; layers <= most; ++layers) {
     MR_ASSIGN_OR_RETURN(const auto step, cost(node, model, layers));
     const double stages = std::ceil(static_cast<double>(model.spec.num_layers) / layers);
-    const double batch = std::min<double>(
-        options.max_sequences, ResidentSequences(node, model, mix, layers, options) / stages);
-    const double rate = MixedTokensPerSecond(*step, mix, batch);
+    const double batch =
+        std::min(batch_max, ResidentSequences(node, model, mix, layers, options) / stages);
+    const double rate = MixedTokensPerSecond(*step, mix, batch, options.step_tokens);
     if (!std::isfinite(rate) || rate <= 0 || rate > kTokenRateMax) {
       return InvalidArgument(
           fmt::format("device '{}' of node '{}': its cost of {} layers gives {} "

@@ -34,7 +34,9 @@ struct WorkloadMix {
 
 struct NodeCapacityOptions {
   double usable_memory = 0.9;  // the rest holds buffers and the runtime
-  int step_tokens = 2048;      // of a step, whose activations take memory beside the weights
+  // Tokens of a step at most: longer prompts take several, and its activations take memory beside
+  // the weights. Zero: any number, and no memory.
+  int step_tokens = 2048;
   int max_sequences = 256;     // decoded together by one step
   int64_t token_id_bytes = 4;  // of one token between a node and the coordinator
   // Of one token between nodes; unset: in the model's type.
@@ -54,9 +56,16 @@ double ResidentSequences(const NodeSpec& node, const ModelFootprint& model, cons
 int MaxLayers(const NodeSpec& node, const ModelFootprint& model, const WorkloadMix& mix,
               const NodeCapacityOptions& options);
 
+// How many steps with room for `step_tokens` a mean prompt takes; one if there is room for any
+// number (zero).
+int StepsOfPrompt(const WorkloadMix& mix, int step_tokens);
+// The mean one of these steps, with nothing but the prompt: its attention reaches back to those
+// before.
+cost::BatchShape MeanChunk(const WorkloadMix& mix, int steps);
+
 // T(k) for k = 1 to MaxLayers: tokens per second, prompt and decode together. A route through such
 // nodes has L / k stages. One stage at a time works on its share of the sequences resident in all
-// of them; that share is its batch.
+// of them; that share is its batch. A step also has room for the prompts that replace them.
 Result<std::vector<double>> NodeTokensPerSecond(const NodeSpec& node, const ModelFootprint& model,
                                                 const WorkloadMix& mix, const LayerCost& cost,
                                                 const NodeCapacityOptions& options);

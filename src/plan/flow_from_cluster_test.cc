@@ -96,6 +96,19 @@ TEST(FlowFromClusterTest, AShortTurnOfADeepPipelineCostsRate) {
   EXPECT_NEAR(rates->back(), busy * 0.75, 1e-6 * busy);
 }
 
+TEST(FlowFromClusterTest, AStepHasRoomForOutputsAndForThePromptsThatReplaceThem) {
+  // Of the 150 tokens of a request 50 are outputs: of the 30 of a step 10 are. A prompt of 100 then
+  // takes five steps with 20 tokens of it, which cost nothing but these tokens.
+  NodeCapacityOptions steps{.usable_memory = 1, .step_tokens = 30};
+  const auto rates = NodeTokensPerSecond(Node(1000), Model(), kMix, Linear, steps);
+  ASSERT_TRUE(rates.ok());
+  const double seconds = 8 * (50 * (1e-3 + 10e-6) + 10 * 100e-6);
+  EXPECT_NEAR(rates->back(), 1500 / seconds, 1e-6 * rates->back());
+  steps.max_sequences = 5;
+  const auto five = NodeTokensPerSecond(Node(1000), Model(), kMix, Linear, steps);
+  EXPECT_NEAR(five->back(), 750 / (8 * (50 * (1e-3 + 5e-6) + 5 * 100e-6)), 1e-6 * five->back());
+}
+
 TEST(FlowFromClusterTest, LinksNicsAndTrunksBecomeTokensPerSecond) {
   ClusterSpec cluster;
   cluster.name = "two";

@@ -48,6 +48,8 @@ struct GoodputProblem {
   std::vector<double> nic_tokens_per_s;
   std::vector<Trunk> trunks;
   double prompt_tokens = 763, output_tokens = 232;  // means of a request
+  int prompt_steps = 1;                             // that compute a mean prompt
+  int max_sequences = 256;                          // decoded together by one step
   double prompt_spread = 1.6;                       // E[S^2] / E[S]^2 of the prompts' lengths
   std::optional<double> ttft_s, tpot_s;             // limits on the means
   // n x n, row = sender: whether KV may move. Empty: wherever there is a link.

@@ -58,16 +58,14 @@ std::vector<char> KvReach(const ClusterSpec& cluster) {
 }  // namespace
 
 Result<LayerRates> LayerRatesOf(const NodeSpec& node, const ModelFootprint& model,
-                                const WorkloadMix& mix, const LayerCost& cost) {
+                                const WorkloadMix& mix, const LayerCost& cost, int step_tokens) {
   constexpr int kSmall = 8, kLarge = 64;
   MR_ASSIGN_OR_RETURN(const auto layer, cost(node, model, 1));
   MR_ASSIGN_OR_RETURN(const auto whole, cost(node, model, model.spec.num_layers));
-  cost::BatchShape prompt;
-  prompt.prefill_sequences = 1;
-  prompt.prefill_tokens = std::max<int64_t>(1, static_cast<int64_t>(mix.prompt_tokens));
-  prompt.prefill_tokens_squared = prompt.prefill_tokens * prompt.prefill_tokens;
+  const int steps = StepsOfPrompt(mix, step_tokens);
+  const cost::BatchShape chunk = MeanChunk(mix, steps);
   LayerRates rates;
-  rates.prefill_s_per_token = layer->Seconds(prompt) / static_cast<double>(prompt.prefill_tokens);
+  rates.prefill_s_per_token = layer->Seconds(chunk) / static_cast<double>(chunk.prefill_tokens);
   const double context = mix.prompt_tokens + mix.output_tokens / 2;
   const double small = DecodeSeconds(*layer, kSmall, context);
   const double large = DecodeSeconds(*layer, kLarge, context);
@@ -90,7 +88,8 @@ Result<GoodputProblem> GoodputFromCluster(FlowProblem flow, const ClusterSpec& c
   const double mean = mix.prompt_tokens + mix.output_tokens / 2;
   for (size_t i = 0; i < cluster.nodes.size(); ++i) {
     const NodeSpec& node = cluster.nodes[i];
-    MR_ASSIGN_OR_RETURN(const LayerRates rates, LayerRatesOf(node, model, mix, cost));
+    MR_ASSIGN_OR_RETURN(const LayerRates rates,
+                        LayerRatesOf(node, model, mix, cost, options.step_tokens));
     problem.rates.push_back(rates);
     std::vector<int64_t> kv;
     for (int layers = 1; layers <= flow.nodes[i].max_layers(); ++layers) {
@@ -114,6 +113,8 @@ Result<GoodputProblem> GoodputFromCluster(FlowProblem flow, const ClusterSpec& c
   problem.trunks = TrunksOf(cluster, bytes);
   problem.prompt_tokens = mix.prompt_tokens;
   problem.output_tokens = mix.output_tokens;
+  problem.prompt_steps = StepsOfPrompt(mix, options.step_tokens);
+  problem.max_sequences = options.max_sequences;
   problem.kv_reach = KvReach(cluster);
   problem.flow = std::move(flow);
   problem.flow.kv_layer_tokens =

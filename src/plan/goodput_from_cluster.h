@@ -11,9 +11,10 @@
 
 namespace millrace::plan {
 
-// Times of one layer on `node`, in seconds, at the lengths of `mix`.
+// Times of one layer on `node`, in seconds, at the lengths of `mix`, with prompts computed in steps
+// of at most `step_tokens` tokens. Zero: any number.
 Result<LayerRates> LayerRatesOf(const NodeSpec& node, const ModelFootprint& model,
-                                const WorkloadMix& mix, const LayerCost& cost);
+                                const WorkloadMix& mix, const LayerCost& cost, int step_tokens);
 
 // `flow` is FlowFromCluster's result for the same arguments. A trunk counts once per direction, and
 // for activations only.

@@ -84,12 +84,38 @@ TEST(GoodputFromClusterTest, TheHeadIsWhatAStepTakesBeyondTheLayers) {
     return Result<std::unique_ptr<cost::StepCost>>(
         std::make_unique<HeadedCost>(layers, layers == of.spec.num_layers));
   };
-  const auto rates = LayerRatesOf({}, model, {100, 50}, cost);
+  const auto rates = LayerRatesOf({}, model, {100, 50}, cost, 0);
   ASSERT_TRUE(rates.ok()) << rates.status().ToString();
   EXPECT_NEAR(rates->decode_s_per_step, 2e-3, 1e-12);
   EXPECT_NEAR(rates->head_s_per_step, 3e-3, 1e-9);
   EXPECT_NEAR(rates->head_s_per_token, 20e-6, 1e-12);
   EXPECT_NEAR(rates->HeadSeconds(10), 3.2e-3, 1e-9);
+}
+
+// A step of a layer takes 1 ms, 1 us for each prompt token and 1 us for each 100 pairs of
+// positions.
+class PairsCost : public cost::StepCost {
+ public:
+  double Seconds(const cost::BatchShape& batch) const override {
+    return 1e-3 + 1e-6 * static_cast<double>(batch.prefill_tokens) +
+           1e-8 * static_cast<double>(batch.prefill_tokens_squared);
+  }
+};
+
+// A prompt of 1,000 tokens in steps of at most 250: four times the 1 ms of a step, and all pairs.
+TEST(GoodputFromClusterTest, APromptTakesAsManyStepsAsTheServerAllows) {
+  ModelFootprint model;
+  model.spec.num_layers = 1;
+  const LayerCost cost = [](const NodeSpec&, const ModelFootprint&, int) {
+    return Result<std::unique_ptr<cost::StepCost>>(std::make_unique<PairsCost>());
+  };
+  const WorkloadMix mix{1000, 50};
+  const double once_s = 1e-3 + 1e-3 + 1e-2;
+  for (const int any : {0, 1000, 2048}) {
+    EXPECT_NEAR(LayerRatesOf({}, model, mix, cost, any)->prefill_s_per_token * 1000, once_s, 1e-9);
+  }
+  const auto chunked = LayerRatesOf({}, model, mix, cost, 250);
+  EXPECT_NEAR(chunked->prefill_s_per_token * 1000, once_s + 3e-3, 1e-9);
 }
 
 }  // namespace

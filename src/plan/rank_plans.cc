@@ -272,6 +272,7 @@ class PlanRanking {
       hints.best_score = best[c.roles ? 1 : 0];
       hints.best_of_all = std::max(best[0], best[1]);
       hints.estimated = c.estimate.requests_per_s;
+      hints.stay_s = c.estimate.residence_s;
       const auto score = evaluator(c.plan, hints);
       if (!score.ok()) continue;
       c.score = *score;

@@ -32,6 +32,7 @@ struct JudgeHints {
   double best_score = 0;      // so far, of the plans with roles or of those without
   double best_of_all = 0;     // so far
   double estimated = 0;       // requests per second of this plan
+  double stay_s = 0;          // of a request at that rate, estimated; 0: not known
 };
 // Scores a plan, for example in the simulator. On an error the candidate has no score; an evaluator
 // may return one for a plan that is no better than the best so far.

@@ -152,8 +152,8 @@ class Shares {
   }
 
   // A round runs every layer once for what arrived during the previous round. Few rounds contain a
-  // prompt, and those are long. A random arrival meets a long round more often than a short one,
-  // waits until it ends, and then runs with everything that arrived meanwhile.
+  // prompt or a part of one, and those are long. A random arrival meets a long round more often
+  // than a short one, waits until it ends, and then runs with everything that arrived meanwhile.
   std::optional<Times> StayAt(const Node& node, double rate) const {
     const std::vector<double>& decode_s = node.node->decode_s;
     const double batch_max = static_cast<double>(decode_s.size()) - 1;
@@ -168,11 +168,12 @@ class Shares {
       mean = plain + prompts * mean * node.prompt_s;
       if (mean > kSlowest) return std::nullopt;
     }
-    const double with_prompt = std::min(1.0, prompts * mean), p = node.prompt_s;
+    const double steps = problem_.prompt_steps, p = node.prompt_s / steps;
+    const double with_prompt = std::min(1.0, steps * prompts * mean);
     const double square = plain * plain + with_prompt * (2 * plain * p + kSpread * p * p);
     const double met = square / (plain + with_prompt * p);
-    const double behind = met / 2 + prompts * met * p;
-    return Times{behind + plain, behind + plain + p};
+    const double behind = met / 2 + prompts * met * node.prompt_s;
+    return Times{behind + plain, behind + steps * plain + node.prompt_s};
   }
 
   const RoundsProblem& problem_;
@@ -321,6 +322,7 @@ RoundsProblem RoundsOf(const GoodputProblem& problem) {
   out.trunks = problem.trunks;
   out.prompt_tokens = problem.prompt_tokens;
   out.output_tokens = problem.output_tokens;
+  out.prompt_steps = problem.prompt_steps;
   out.ttft_s = problem.ttft_s;
   out.tpot_s = problem.tpot_s;
   return out;

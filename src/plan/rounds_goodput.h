@@ -35,6 +35,7 @@ struct RoundsProblem {
   std::vector<Trunk> trunks;
   double copy_s_per_token = 0;  // for joining and copying what arrives at a node
   double prompt_tokens = 763, output_tokens = 232;  // means of a request
+  int prompt_steps = 1;                             // rounds that compute a mean prompt
   std::optional<double> in_flight;                  // requests kept in the system, if known
   std::optional<double> ttft_s, tpot_s;             // limits on the means
 };

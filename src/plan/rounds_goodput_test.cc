@@ -73,6 +73,20 @@ TEST(RoundsGoodput, KvLimitsCardsAndTrunksCount) {
   EXPECT_NEAR(EstimateRounds(RoundsOf(problem), kPairs).requests_per_s, 0.95 * 250 / 995, 1e-4);
 }
 
+// A prompt in four steps delays the outputs beside it less, and waits for three more rounds.
+TEST(RoundsGoodput, PromptsInSeveralStepsDelayOutputsLess) {
+  GoodputProblem goodput = FourSmallNodes();
+  RoundsProblem whole = RoundsOf(goodput);
+  whole.in_flight = 1e-3;
+  goodput.prompt_steps = 4;
+  RoundsProblem parts = RoundsOf(goodput);
+  parts.in_flight = 1e-3;
+  EXPECT_NEAR(EstimateRounds(parts, kPairs).prompt_s - EstimateRounds(whole, kPairs).prompt_s,
+              3 * 8 * (2e-3 + 2e-5), 1e-3);
+  whole.in_flight = parts.in_flight = 40;
+  EXPECT_LT(EstimateRounds(parts, kPairs).decode_s, EstimateRounds(whole, kPairs).decode_s);
+}
+
 TEST(RoundsGoodput, NothingThatCannotHoldTheRequestsIsWorthAnything) {
   GoodputProblem goodput = FourSmallNodes();
   RoundsProblem problem = RoundsOf(goodput);

@@ -106,6 +106,22 @@ def check_roles(program, folder):
     assert done.returncode == 1 and "kv_affinity" in done.stderr, done.stderr
 
 
+def check_steps(program, folder):
+    """The sizes of the server's steps change the rates; an option says the same as the cluster file, and comes first."""
+    command = "millrace plan --cluster {}.yaml --model llama3-8b --time-limit 1"
+    cluster = pathlib.Path(folder, "unlike.yaml").read_text()
+    pathlib.Path(folder, "served.yaml").write_text(cluster + "server: {max_num_seqs: 4, max_num_batched_tokens: 128}\n")
+    usual = run(program, command.format("unlike"), folder)
+    by_file = run(program, command.format("served"), folder)
+    by_option = run(program, command.format("unlike") + " --max-num-seqs 4 --max-num-batched-tokens 128", folder)
+    assert flow_of(by_option) == flow_of(by_file) < 0.5 * flow_of(usual), (by_option, by_file, usual)
+    assert "\n  steps of at most 128 tokens (served.yaml) and 4 sequences (served.yaml)\n" in by_file, by_file
+    assert "\n  steps " not in usual, usual
+    both = run(program, command.format("served") + " --max-num-seqs 8", folder)
+    assert "\n  steps of at most 128 tokens (served.yaml) and 8 sequences (--max-num-seqs)\n" in both, both
+    assert flow_of(by_file) < flow_of(both) < flow_of(usual), (by_file, both)
+
+
 def check_time_limit(program, folder):
     """The search for goodput ends with its time limit, with a plan."""
     command = "millrace plan --cluster cluster.yaml --model llama-70b --objective goodput --slo ttft=2s tpot=300ms"
@@ -169,6 +185,7 @@ def main():
                    folder).startswith("plan.yaml: sound")
         check_judged_goodput(program, folder)
         check_roles(program, folder)
+        check_steps(program, folder)
         check_time_limit(program, folder)
         check_measured(program, folder)
         check_rests(program, folder)

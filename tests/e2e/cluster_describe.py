@@ -37,7 +37,8 @@ class Described(unittest.TestCase):
         self.run_ok("token", "--out", self.token)
         self.joins = f"127.0.0.1:{free_port()}"
         self.server = Server(PROGRAM, "serve", MODEL, "--cluster", f"sqlite:{self.folder}/state",
-                             "--listen", self.joins, "--token", self.token)
+                             "--listen", self.joins, "--token", self.token, "--max-num-seqs", "7",
+                             "--max-num-batched-tokens", "96")
         self.addCleanup(self.server.stop)
         self.url = f"http://127.0.0.1:{self.server.port}"
         self.far = Link(int(self.joins.rpartition(":")[2]))
@@ -111,9 +112,15 @@ class Described(unittest.TestCase):
         said = self.run_ok("plan", "--cluster", file, "--model", MODEL, "--time-limit", "2",
                            "--out", plan)
         self.assertIn("2 of 2 nodes measured (as the cluster says)", said)
+        steps = r"\n  steps of at most {0} tokens \({1}\) and 7 sequences \({1}\)\n"
+        self.assertRegex(said, steps.format(96, re.escape(str(file))))
         live = self.run_ok("plan", "--live", self.url, "--model", MODEL, "--time-limit", "2",
                            "--json")
         self.assertEqual(json.loads(live)["unused"], [])
+        said = self.run_ok("plan", "--live", self.url, "--model", MODEL, "--time-limit", "1",
+                           "--max-num-batched-tokens", "64")
+        self.assertIn("\n  steps of at most 64 tokens (--max-num-batched-tokens) and 7 sequences "
+                      "(the running server)\n", said)
         self.run_ok("plan", "apply", plan, "--base-url", self.url)
         self.assertEqual(self.server.stream(REQUEST)[0], self.expected)
 

@@ -130,6 +130,14 @@ Json ToJson(const cluster::EdgeStatus& edge) {
   return json;
 }
 
+Json ToJson(const ServerSizes& sizes) {
+  return {{"block_size", OrNull(sizes.block_size)},
+          {"max_num_seqs", OrNull(sizes.max_num_seqs)},
+          {"max_num_batched_tokens", OrNull(sizes.max_num_batched_tokens)},
+          {"max_model_len", OrNull(sizes.max_model_len)},
+          {"enable_prefix_caching", OrNull(sizes.enable_prefix_caching)}};
+}
+
 Json ToJson(const cluster::ControllerCounters& counters) {
   Json all = Json::object();
   for (const auto& counter : cluster::AllControllerCounters()) {
@@ -185,6 +193,7 @@ class ControllerAdmin : public serve::ClusterAdmin {
               {"decode", status.waiting_for.decode},
               {"transfer", status.waiting_for.transfer}}},
             {"cross_class_replay", status.cross_class_replay},
+            {"server", ToJson(status.server)},
             {"counters", ToJson(status.counters)}};
   }
   Json Machines() override {
@@ -192,7 +201,7 @@ class ControllerAdmin : public serve::ClusterAdmin {
     Json workers = Json::array(), links = Json::array();
     for (const auto& worker : status.workers) workers.push_back(MachineJson(worker));
     for (const auto& link : status.links) links.push_back(ToJson(link));
-    return {{"workers", workers}, {"links", links}};
+    return {{"workers", workers}, {"links", links}, {"server", ToJson(status.server)}};
   }
   Result<int64_t> ApplyPlan(Plan plan, std::vector<std::string> workers,
                             const std::string& text) override {

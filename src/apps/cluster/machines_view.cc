@@ -149,6 +149,44 @@ std::string LinksText(const MachinesView& view) {
   return out + fmt::format("# {}\ncoordinator: {{{}}}\n", controllers.why, Text(controllers.line));
 }
 
+// Nothing for a controller that does not say its sizes.
+std::string ServerText(const ServerSizes& server) {
+  std::string out;
+  const auto add = [&](const char* key, const auto& value) {
+    if (value) out += fmt::format("{}{}: {}", out.empty() ? "" : ", ", key, *value);
+  };
+  add("block_size", server.block_size);
+  add("max_num_seqs", server.max_num_seqs);
+  add("max_num_batched_tokens", server.max_num_batched_tokens);
+  add("max_model_len", server.max_model_len);
+  add("enable_prefix_caching", server.enable_prefix_caching);
+  return out.empty() ? "" : fmt::format("server: {{{}}}\n", out);
+}
+
+// A number outside 1 to `max` is taken for none: the cluster file would be refused.
+std::optional<int> SizeField(const Json& object, const char* key, int max) {
+  if (!HasNumber(object, key)) return std::nullopt;
+  const int64_t value = IntegerField(object, key);
+  return value >= 1 && value <= max ? std::optional(static_cast<int>(value)) : std::nullopt;
+}
+
+ServerSizes ServerField(const Json& answer) {
+  const auto found = answer.find("server");
+  if (found == answer.end() || !found->is_object()) return {};
+  ServerSizes sizes;
+  sizes.block_size = SizeField(*found, "block_size", ServerSizes::kBlockSizeMax);
+  if (sizes.block_size.value_or(0) % ServerSizes::kBlockSizeStep != 0) sizes.block_size.reset();
+  sizes.max_num_seqs = SizeField(*found, "max_num_seqs", ServerSizes::kNumSeqsMax);
+  sizes.max_num_batched_tokens =
+      SizeField(*found, "max_num_batched_tokens", ServerSizes::kNumBatchedTokensMax);
+  sizes.max_model_len = SizeField(*found, "max_model_len", ServerSizes::kModelLenMax);
+  const auto caching = found->find("enable_prefix_caching");
+  if (caching != found->end() && caching->is_boolean()) {
+    sizes.enable_prefix_caching = caching->get<bool>();
+  }
+  return sizes;
+}
+
 }  // namespace
 
 MachinesView ReadMachinesView(const Json& answer) {
@@ -170,6 +208,7 @@ MachinesView ReadMachinesView(const Json& answer) {
     machine.profile = TextField(json, "profile", cost::Profile::kBytesMax);
   }
   view.links = ReadLinks(answer);
+  view.server = ServerField(answer);
   return view;
 }
 
@@ -201,7 +240,7 @@ Result<std::string> FormatClusterFile(const MachinesView& view) {
       "nodes:\n",
       view.machines.size(), Quoted(view.model.empty() ? "cluster" : view.model));
   for (const MachineView& machine : view.machines) out += NodeText(machine);
-  return out + LinksText(view);
+  return out + LinksText(view) + ServerText(view.server);
 }
 
 }  // namespace millrace::apps

@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
+#include "core/cluster_spec.h"
 
 namespace millrace::apps {
 
@@ -32,6 +33,7 @@ struct MachinesView {
   std::string model;
   std::vector<MachineView> machines;
   std::vector<LinkView> links;  // those that were measured
+  ServerSizes server;
 };
 
 // A field that is missing or has another type is empty.

@@ -136,6 +136,30 @@ coordinator: {bandwidth: 1500 Mbit/s, latency: 70 us}
   EXPECT_EQ(LinkOf(cluster, 1, controller).latency, Duration::Nanos(70'000)) << "not measured";
 }
 
+TEST(MachinesView, TheFileSaysTheSizesOfTheServer) {
+  Json answer = TwoZones();
+  answer["server"] = {{"block_size", 16},
+                      {"max_num_seqs", 64},
+                      {"max_num_batched_tokens", 192},
+                      {"max_model_len", 512},
+                      {"enable_prefix_caching", false}};
+  const std::string text = Text(answer);
+  EXPECT_TRUE(
+      text.ends_with("\nserver: {block_size: 16, max_num_seqs: 64, max_num_batched_tokens: 192, "
+                     "max_model_len: 512, enable_prefix_caching: false}\n"))
+      << text;
+  EXPECT_EQ(Parsed(text).server, (ServerSizes{.block_size = 16,
+                                              .max_num_seqs = 64,
+                                              .max_num_batched_tokens = 192,
+                                              .max_model_len = 512,
+                                              .enable_prefix_caching = false}));
+  // What a cluster file cannot say is left out.
+  answer["server"] = {{"block_size", 17}, {"max_num_seqs", 0}, {"max_model_len", "long"}};
+  EXPECT_EQ(Parsed(Text(answer)).server, ServerSizes());
+  answer["server"] = nullptr;
+  EXPECT_EQ(Text(answer), Text(TwoZones()));
+}
+
 TEST(MachinesView, WithoutAnyMeasuredLinkTheFileSaysWhatIsAssumed) {
   const std::string text = Text(TwoZones());
   EXPECT_NE(text.find("# no link was measured yet: assumed\n"

@@ -166,6 +166,7 @@ Result<Found> Search(const PlannerFlags& flags, const PlanInputs& inputs,
     return InvalidArgument(
         "--simulate and --no-simulate need limits with --objective cost: give --slo");
   }
+  MR_RETURN_IF_ERROR(RefuseSimulatedSizes(flags.given));
   return AsFound(plan::CheapestPlan(
       inputs.problem, prices, *inputs.requests_per_s * inputs.request_tokens, options, planner));
 }
@@ -204,7 +205,7 @@ Status RunPlan(PlannerFlags& flags) {
     fmt::print("{}\n", DumpJson(json));
     return OkStatus();
   }
-  fmt::print("{}", PlanSummary(*outcome, inputs.cluster, inputs.rates_from));
+  fmt::print("{}", PlanSummary(*outcome, inputs.cluster, inputs.rates_from, inputs.steps_from));
   if (found->goodput) {
     fmt::print("{}", GoodputText(*found->goodput, GoodputOptionsOf(flags, inputs), inputs.cluster));
   } else if (inputs.goodput) {
@@ -242,6 +243,7 @@ std::unique_ptr<Command> MakePlanCommand() {
   flags->admin.url_option = "--live";
   AddAdminKeyOptions(*command, kLive, &flags->admin);
   AddPartialOption(*command, &flags->inputs);
+  AddSimulatedSizeOptions(*command, &flags->inputs);
   constexpr char kSearch[] = "Search";
   command->Add(kSearch,
                ChoiceOption<Objective>("objective", &flags->objective,
@@ -295,6 +297,9 @@ std::unique_ptr<Command> MakePlanCommand() {
     if (flags->objective == Objective::kFlow) {
       MR_RETURN_IF_ERROR(
           RefuseGiven(flags->given, {"simulate"}, "needs --objective goodput or cost"));
+    }
+    if (flags->objective == Objective::kFlow || !flags->simulate) {
+      MR_RETURN_IF_ERROR(RefuseSimulatedSizes(flags->given));
     }
     if (flags->objective == Objective::kGoodput) {
       MR_RETURN_IF_ERROR(

@@ -30,7 +30,6 @@ struct SimulateFlags {
   WorkloadArgs workload;
   RunOptions run;
   int64_t seed = 0;
-  bool prefix_caching = true;
   bool goodput = false, json = false, no_progress = false;
   double goodput_tolerance_percent = 2;
   std::string csv, plot, trace, replay;
@@ -222,7 +221,7 @@ Status RunSimulate(const SimulateFlags& given) {
         "--enable-prefix-caching is for prompts that share prefixes: a trace with hash_ids or "
         "prefix_id, or prefixes in the workload");
   }
-  flags.deployment.prefix_caching = flags.prefix_caching && workload.SharesPrefixes();
+  flags.deployment.shares_prefixes = workload.SharesPrefixes();
   MR_ASSIGN_OR_RETURN(const Deployment deployment, MakeDeployment(flags.deployment));
   if (flags.goodput && !workload.limits.any()) {
     return InvalidArgument(
@@ -267,11 +266,7 @@ void AddPolicyOptions(Command& command, SimulateFlags* flags) {
   command.Add(kGroup, DispatchOption(&flags->run.dispatch),
               "Instance that gets a request: the one with the fewest requests, each in turn, a "
               "random one, or the one with the least predicted prefill time ahead");
-  command
-      .Add(kGroup, FlagOption("enable-prefix-caching", &flags->prefix_caching),
-           "Keep the KV of prompts and reuse it for prompts with the same prefix, if the workload "
-           "says which prompts share one")
-      .negatable = true;
+  AddPrefixCachingOption(command, kGroup, &flags->deployment.engine);
 }
 
 void AddReportOptions(Command& command, SimulateFlags* flags) {
@@ -332,6 +327,10 @@ std::unique_ptr<Command> MakeSimulateCommand() {
   AddWorkloadArgs(*command, &flags->workload);
   AddPolicyOptions(*command, flags.get());
   AddSchedulingOptions(*command, &flags->deployment.engine);
+  for (const char* name :
+       {"block-size", "max-num-seqs", "max-num-batched-tokens", "enable-prefix-caching"}) {
+    command->Named(name).default_text += "; with --plan of the cluster file, else the server's";
+  }
   AddReportOptions(*command, flags.get());
   AddGeneralOptions(*command);
   command->on_given = [flags](const std::set<std::string>& names) { flags->given = names; };

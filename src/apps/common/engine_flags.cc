@@ -11,19 +11,16 @@ namespace {
 
 constexpr char kModelGroup[] = "Model";
 constexpr char kMemoryGroup[] = "Memory and scheduling";
-constexpr int kTokensMax = 1 << 24;
 constexpr int kBlocksMax = 1 << 28;
-constexpr int kBlockSizeStep = 16;  // of the attention kernel
-constexpr int kBlockSizeMax = 256;
 // Without --kv-cache-memory, the KV cache takes at most this share of the free memory.
 constexpr double kMemoryShare = 0.4;
 
 Status SetBlockSize(const std::string& text, int* target) {
   const auto value = ParseInt(text);
-  if (!value.ok() || *value < kBlockSizeStep || *value > kBlockSizeMax ||
-      *value % kBlockSizeStep != 0) {
-    return InvalidArgument(fmt::format("must be a multiple of {} in [{}, {}], got '{}'",
-                                       kBlockSizeStep, kBlockSizeStep, kBlockSizeMax, text));
+  constexpr int kStep = ServerSizes::kBlockSizeStep, kMax = ServerSizes::kBlockSizeMax;
+  if (!value.ok() || *value < kStep || *value > kMax || *value % kStep != 0) {
+    return InvalidArgument(
+        fmt::format("must be a multiple of {} in [{}, {}], got '{}'", kStep, kStep, kMax, text));
   }
   *target = static_cast<int>(*value);
   return OkStatus();
@@ -37,14 +34,27 @@ void AddModelOptions(Command& command, EngineFlags* flags) {
   command.Add(kModelGroup, std::move(model),
               "A Hugging Face model folder, or ORG/NAME of one in the Hugging Face cache");
   command
-      .Add(kModelGroup, IntOption("max-model-len", "TOKENS", &flags->max_model_len, 1, kTokensMax),
-           "Maximum length of prompt and answer together [default: the model's, or what fits]")
+      .Add(
+          kModelGroup,
+          IntOption("max-model-len", "TOKENS", &flags->max_model_len, 1, ServerSizes::kModelLenMax),
+          "Maximum length of prompt and answer together [default: the model's, or what fits]")
       .aliases = {"-c", "--ctx-size"};
   command
       .Add(kModelGroup, IntOption("threads", "N", &flags->threads, 1, kComputeThreadsMax),
            "Compute threads [default: one per CPU that this process may use]")
       .aliases = {"-t"};
   AddComputeOptions(command, kModelGroup, &flags->compute);
+}
+
+// `option`, which sets `value`, sets `given` as well.
+template <typename T>
+Option Noted(Option option, const T* value, std::optional<T>* given) {
+  option.set = [set = std::move(option.set), value, given](const std::vector<std::string>& values) {
+    MR_RETURN_IF_ERROR(set(values));
+    *given = *value;
+    return OkStatus();
+  };
+  return option;
 }
 
 void AddMemoryOptions(Command& command, EngineFlags* flags) {
@@ -55,17 +65,8 @@ void AddMemoryOptions(Command& command, EngineFlags* flags) {
               IntOption("num-gpu-blocks-override", "N", &flags->num_blocks, 1, kBlocksMax),
               "Number of KV blocks, regardless of the memory (the name is vLLM's; the blocks are "
               "those of the device in use)");
-  command.Add(kMemoryGroup,
-              CustomOption("block-size", "TOKENS", std::to_string(flags->block_size),
-                           [flags](const std::string& text) {
-                             return SetBlockSize(text, &flags->block_size);
-                           }),
-              "Tokens in a KV block");
-  command.Add(kMemoryGroup, IntOption("max-num-seqs", "N", &flags->max_num_seqs, 1, 65536),
-              "Maximum number of sequences in one step");
-  command.Add(kMemoryGroup,
-              IntOption("max-num-batched-tokens", "N", &flags->max_num_batched_tokens, 1, 1 << 20),
-              "Maximum number of tokens in one step; longer prompts are computed in chunks");
+  AddBlockSizeOption(command, kMemoryGroup, flags);
+  AddStepOptions(command, kMemoryGroup, flags);
 }
 
 void AddPolicyOptions(Command& command, EngineFlags* flags) {
@@ -134,6 +135,38 @@ int HostBlocks(const EngineFlags& flags, int64_t bytes_per_block) {
 
 }  // namespace
 
+void AddBlockSizeOption(Command& command, const char* group, EngineFlags* flags) {
+  Option size = CustomOption(
+      "block-size", "TOKENS", std::to_string(flags->block_size),
+      [flags](const std::string& text) { return SetBlockSize(text, &flags->block_size); });
+  command.Add(group, Noted(std::move(size), &flags->block_size, &flags->given.block_size),
+              "Tokens in a KV block");
+}
+
+void AddStepOptions(Command& command, const char* group, EngineFlags* flags) {
+  command.Add(
+      group,
+      Noted(IntOption("max-num-seqs", "N", &flags->max_num_seqs, 1, ServerSizes::kNumSeqsMax),
+            &flags->max_num_seqs, &flags->given.max_num_seqs),
+      "Maximum number of sequences in one step");
+  command.Add(group,
+              Noted(IntOption("max-num-batched-tokens", "N", &flags->max_num_batched_tokens, 1,
+                              ServerSizes::kNumBatchedTokensMax),
+                    &flags->max_num_batched_tokens, &flags->given.max_num_batched_tokens),
+              "Maximum number of tokens in one step; longer prompts are computed in chunks");
+}
+
+Option& AddPrefixCachingOption(Command& command, const char* group, EngineFlags* flags) {
+  Option& option = command.Add(
+      group,
+      Noted(FlagOption("enable-prefix-caching", &flags->prefix_caching), &flags->prefix_caching,
+            &flags->given.enable_prefix_caching),
+      "Keep the KV of prompts and reuse it for prompts with the same prefix, if the workload "
+      "says which prompts share one");
+  option.negatable = true;
+  return option;
+}
+
 void AddSchedulingOptions(Command& command, EngineFlags* flags) {
   AddMemoryOptions(command, flags);
   AddPolicyOptions(command, flags);
@@ -142,10 +175,8 @@ void AddSchedulingOptions(Command& command, EngineFlags* flags) {
 void AddEngineOptions(Command& command, EngineFlags* flags) {
   AddModelOptions(command, flags);
   AddMemoryOptions(command, flags);
-  command
-      .Add(kMemoryGroup, FlagOption("enable-prefix-caching", &flags->prefix_caching),
-           "Keep the KV of prompts and reuse it for prompts with the same beginning")
-      .negatable = true;
+  AddPrefixCachingOption(command, kMemoryGroup, flags).help =
+      "Keep the KV of prompts and reuse it for prompts with the same beginning";
   AddPolicyOptions(command, flags);
   AddRefusedOptions(command);
 }
@@ -174,6 +205,19 @@ Status ValidateEngineFlags(const EngineFlags& flags) {
         flags.max_num_batched_tokens, flags.max_num_seqs));
   }
   return OkStatus();
+}
+
+EngineFlags WithServerSizes(EngineFlags flags, const ServerSizes& server) {
+  const auto take = [](const auto& given, const auto& of_server, auto& value) {
+    if (!given && of_server) value = *of_server;
+  };
+  take(flags.given.block_size, server.block_size, flags.block_size);
+  take(flags.given.max_num_seqs, server.max_num_seqs, flags.max_num_seqs);
+  take(flags.given.max_num_batched_tokens, server.max_num_batched_tokens,
+       flags.max_num_batched_tokens);
+  take(flags.given.enable_prefix_caching, server.enable_prefix_caching, flags.prefix_caching);
+  if (!flags.max_model_len) flags.max_model_len = server.max_model_len;
+  return flags;
 }
 
 Result<KvPlan> PlanKv(const EngineFlags& flags, const KvDemand& demand) {

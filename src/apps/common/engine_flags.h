@@ -8,6 +8,7 @@
 #include "apps/cli/command.h"
 #include "apps/common/compute_flags.h"
 #include "base/status.h"
+#include "core/cluster_spec.h"
 #include "core/latency_limits.h"
 #include "sched/scheduler.h"
 
@@ -31,16 +32,24 @@ struct EngineFlags {
   std::optional<uint64_t> seed;
   std::string step_log;  // empty: none
   LatencyLimits slo;     // --slo of servers
+  ServerSizes given;     // those sizes above that were set and do not have their default
 };
 
 // MODEL and the groups "Model" and "Memory and scheduling". `flags` must outlive the command.
 void AddEngineOptions(Command& command, EngineFlags* flags);
+// Single options of these groups, for commands that simulate or plan what a server does.
+void AddBlockSizeOption(Command& command, const char* group, EngineFlags* flags);
+// --max-num-seqs and --max-num-batched-tokens.
+void AddStepOptions(Command& command, const char* group, EngineFlags* flags);
+Option& AddPrefixCachingOption(Command& command, const char* group, EngineFlags* flags);
 // The subset for a command that simulates the scheduler: the group "Memory and scheduling" without
 // prefix caching.
 void AddSchedulingOptions(Command& command, EngineFlags* flags);
 // --seed with the meaning it has in vLLM's server: the seed of requests that do not set one.
 void AddEngineSeedOption(Command& command, EngineFlags* flags);
 Status ValidateEngineFlags(const EngineFlags& flags);
+// `flags` with the sizes of a cluster's server where no option gives another one.
+EngineFlags WithServerSizes(EngineFlags flags, const ServerSizes& server);
 
 // What decides the number of KV blocks.
 struct KvDemand {

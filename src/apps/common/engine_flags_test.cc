@@ -56,6 +56,41 @@ TEST(PlanKv, CountsBytesAndSwapSpace) {
   EXPECT_FALSE(PlanKv(flags, Demand(0, 64)).ok());  // no memory at all
 }
 
+Command WithSizeOptions(EngineFlags* flags) {
+  Command command;
+  AddStepOptions(command, "Steps", flags);
+  AddBlockSizeOption(command, "Steps", flags);
+  AddPrefixCachingOption(command, "Steps", flags);
+  return command;
+}
+
+TEST(WithServerSizes, AnOptionComesBeforeTheServerAndTheServerBeforeTheDefault) {
+  EngineFlags flags;
+  Command command = WithSizeOptions(&flags);
+  const ServerSizes server{.max_num_seqs = 64,
+                           .max_num_batched_tokens = 192,
+                           .max_model_len = 512,
+                           .enable_prefix_caching = false};
+  EngineFlags found = WithServerSizes(flags, server);
+  EXPECT_EQ(found.max_num_seqs, 64);
+  EXPECT_EQ(found.max_num_batched_tokens, 192);
+  EXPECT_EQ(found.max_model_len, 512);
+  EXPECT_FALSE(found.prefix_caching);
+  EXPECT_EQ(found.block_size, EngineFlags().block_size);
+  // Also an option that gives the default.
+  const std::string seqs = std::to_string(EngineFlags().max_num_seqs);
+  ASSERT_TRUE(command.Named("max-num-seqs").set({seqs}).ok());
+  ASSERT_TRUE(command.Named("block-size").set({"32"}).ok());
+  ASSERT_TRUE(command.Named("enable-prefix-caching").set({"true"}).ok());
+  flags.max_model_len = 100;
+  found = WithServerSizes(flags, server);
+  EXPECT_EQ(found.max_num_seqs, EngineFlags().max_num_seqs);
+  EXPECT_EQ(found.max_num_batched_tokens, 192);
+  EXPECT_EQ(found.max_model_len, 100);
+  EXPECT_EQ(found.block_size, 32);
+  EXPECT_TRUE(found.prefix_caching);
+}
+
 TEST(LimitWorkersKv, NumBlocksIsOnlyALimit) {
   EngineFlags flags;
   flags.swap_gib = 0.5;

@@ -218,7 +218,7 @@ std::string GoodputText(const GoodputAnswer& answer, const GoodputSearchOptions&
   const plan::PlanCandidate& best = answer.best();
   std::string out = EstimateLine(best.estimate);
   if (best.score && !options.limits.any()) {
-    out += fmt::format("simulated: {:.3g} req/s answered when all come at once\n", *best.score);
+    out += fmt::format("simulated: at most {:.3g} req/s answered\n", *best.score);
   } else if (best.score) {
     out += fmt::format(
         "simulated: {:.3g} req/s with {:.0f} % of the requests within the limits{}\n", *best.score,

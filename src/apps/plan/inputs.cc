@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 
+#include "apps/cli/parse.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "plan/flow_from_helix.h"
@@ -16,8 +18,16 @@ namespace millrace::apps {
 namespace {
 
 constexpr char kPlanGroup[] = "What to plan";
+constexpr char kServerGroup[] = "Server that will carry out the plan";
 // Means of Azure's conversation trace of 2023, as in Helix.
 constexpr plan::WorkloadMix kAzureConversation{763, 232};
+
+void DefaultsFromCluster(Command& command, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    Option& option = command.Named(name);
+    option.default_text = "of the cluster file, else " + option.default_text;
+  }
+}
 
 // Averages the first requests: enough for a mean, and fast for a long trace.
 plan::WorkloadMix MeanLengths(const sim::WorkloadSpec& workload) {
@@ -87,13 +97,34 @@ Result<PlanInputs> FromCapacity(const PlanInputFlags& flags, ClusterSpec cluster
 Result<plan::GoodputProblem> GoodputOf(const ClusterSpec& cluster,
                                        const plan::ModelFootprint& model,
                                        const plan::WorkloadMix& mix, const NodeCosts& costs,
-                                       const plan::TokenBytes& bytes, bool partial) {
+                                       const plan::NodeCapacityOptions& options, bool partial) {
   const plan::LayerCost cost_of = [&](const NodeSpec& node, const auto& of, int layers) {
     return costs.Of(node, node.device_count, of.spec, {0, layers});
   };
-  MR_ASSIGN_OR_RETURN(auto flow, plan::FlowFromCluster(cluster, model, mix, cost_of, partial,
-                                                       {.activation_bytes = bytes.activation}));
-  return plan::GoodputFromCluster(std::move(flow), cluster, model, mix, cost_of, bytes);
+  MR_ASSIGN_OR_RETURN(auto flow,
+                      plan::FlowFromCluster(cluster, model, mix, cost_of, partial, options));
+  return plan::GoodputFromCluster(std::move(flow), cluster, model, mix, cost_of,
+                                  {*options.activation_bytes, options.token_id_bytes}, options);
+}
+
+// "of at most 192 tokens (--max-num-batched-tokens) and 64 sequences (the running server)".
+std::string StepsFrom(const PlanInputFlags& flags, const ServerSizes& server,
+                      const EngineFlags& engine) {
+  const std::string of_server =
+      flags.live.empty() ? Printable(flags.cluster) : "the running server";
+  bool known = false;
+  const auto source = [&](bool given, bool of_cluster, const char* option) {
+    known = known || given || of_cluster;
+    return given ? std::string(option) : of_cluster ? of_server : std::string("the default");
+  };
+  const std::string tokens =
+      source(flags.engine.given.max_num_batched_tokens.has_value(),
+             server.max_num_batched_tokens.has_value(), "--max-num-batched-tokens");
+  const std::string sequences = source(flags.engine.given.max_num_seqs.has_value(),
+                                       server.max_num_seqs.has_value(), "--max-num-seqs");
+  if (!known) return "";
+  return fmt::format("of at most {} tokens ({}) and {} sequences ({})",
+                     engine.max_num_batched_tokens, tokens, engine.max_num_seqs, sequences);
 }
 
 }  // namespace
@@ -114,6 +145,25 @@ void AddPlanInputOptions(Command& command, PlanInputFlags* flags) {
   file("workload", &flags->workload,
        "The requests: a YAML file or a recorded trace (docs/formats/workload.md); "
        "without it prompts have 763 tokens and answers 232, as in Azure's conversations");
+  AddStepOptions(command, kServerGroup, &flags->engine);
+  DefaultsFromCluster(command, {"max-num-seqs", "max-num-batched-tokens"});
+}
+
+void AddSimulatedSizeOptions(Command& command, PlanInputFlags* flags) {
+  command.Add(
+      kServerGroup,
+      IntOption("max-model-len", "TOKENS", &flags->engine.max_model_len, 1,
+                ServerSizes::kModelLenMax),
+      "Longest prompt and answer together [default: of the cluster file, else the model's]");
+  AddBlockSizeOption(command, kServerGroup, &flags->engine);
+  AddPrefixCachingOption(command, kServerGroup, &flags->engine);
+  DefaultsFromCluster(command, {"block-size", "enable-prefix-caching"});
+}
+
+Status RefuseSimulatedSizes(const std::set<std::string>& given) {
+  return RefuseGiven(given, {"max-model-len", "block-size", "enable-prefix-caching"},
+                     "is for the simulation of a server, which needs --objective goodput, or "
+                     "--objective cost with limits, and no --no-simulate");
 }
 
 void AddPartialOption(Command& command, PlanInputFlags* flags) {
@@ -142,6 +192,12 @@ Status ValidatePlanInputs(const PlanInputFlags& flags) {
   }
   if (!flags.capacity.empty() && !flags.node_profiles.empty()) {
     return InvalidArgument("--capacity and --node-profile are mutually exclusive");
+  }
+  const ServerSizes& given = flags.engine.given;
+  if (!flags.capacity.empty() && (given.max_num_seqs || given.max_num_batched_tokens)) {
+    return InvalidArgument(
+        "the rates of --capacity are already for one size of steps; use --max-num-seqs and "
+        "--max-num-batched-tokens with --model only");
   }
   return OkStatus();
 }
@@ -179,11 +235,17 @@ Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags,
     inputs.workload = std::move(workload);
   }
   MR_ASSIGN_OR_RETURN(inputs.costs, NodeCosts::Load(flags.node_profiles, cluster, model.spec));
-  inputs.token_bytes = {inputs.costs.ActivationBytes(model.spec),
-                        plan::NodeCapacityOptions().token_id_bytes};
-  inputs.goodput_for = [model, mix, costs = inputs.costs, bytes = inputs.token_bytes,
+  inputs.engine = WithServerSizes(flags.engine, cluster.server);
+  MR_RETURN_IF_ERROR(ValidateEngineFlags(inputs.engine));
+  inputs.steps_from = StepsFrom(flags, cluster.server, inputs.engine);
+  const plan::NodeCapacityOptions options{
+      .step_tokens = inputs.engine.max_num_batched_tokens,
+      .max_sequences = inputs.engine.max_num_seqs,
+      .activation_bytes = inputs.costs.ActivationBytes(model.spec)};
+  inputs.token_bytes = {*options.activation_bytes, options.token_id_bytes};
+  inputs.goodput_for = [model, mix, costs = inputs.costs, options,
                         partial = flags.partial](const ClusterSpec& of) {
-    return GoodputOf(of, model, mix, costs, bytes, partial);
+    return GoodputOf(of, model, mix, costs, options, partial);
   };
   MR_ASSIGN_OR_RETURN(inputs.goodput, inputs.goodput_for(cluster));
   inputs.problem = inputs.goodput->flow;

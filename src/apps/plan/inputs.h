@@ -4,10 +4,12 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "apps/cli/command.h"
+#include "apps/common/engine_flags.h"
 #include "apps/plan/node_costs.h"
 #include "base/status.h"
 #include "core/cluster_spec.h"
@@ -30,6 +32,9 @@ struct PlanInputFlags {
   std::vector<std::string> node_profiles;  // DEVICE=FILE
   std::string workload;
   bool partial = true;
+  // The sizes with which the server that carries out the plan runs steps. What no option gives
+  // comes from the cluster's description, and else from the server's defaults.
+  EngineFlags engine;
 };
 
 struct PlanInputs {
@@ -47,10 +52,17 @@ struct PlanInputs {
   ModelSpec spec;          // unset if the rates come from a table
   NodeCosts costs;         // unset if the rates come from a table
   std::string rates_from;  // the source of the rates; shown to the user
+  EngineFlags engine;      // the sizes that apply
+  std::string steps_from;  // the sizes and their sources, for the user; empty: the defaults
 };
 
-// Options bound to `flags`, which must outlive the command.
+// Options bound to `flags`, which must outlive the command. Of the server's sizes, those that the
+// estimates know.
 void AddPlanInputOptions(Command& command, PlanInputFlags* flags);
+// The server's other sizes, which only the simulator knows.
+void AddSimulatedSizeOptions(Command& command, PlanInputFlags* flags);
+// Refuses those among `given`, for a command line that simulates nothing.
+Status RefuseSimulatedSizes(const std::set<std::string>& given);
 // Adds --partial, for a command that makes a plan. A plan from a file records the setting itself.
 void AddPartialOption(Command& command, PlanInputFlags* flags);
 Status ValidatePlanInputs(const PlanInputFlags& flags);

@@ -90,7 +90,7 @@ double PricePerHour(const Plan& plan, const ClusterSpec& cluster) {
 }
 
 std::string PlanSummary(const plan::PlanOutcome& outcome, const ClusterSpec& cluster,
-                        const std::string& rates_from) {
+                        const std::string& rates_from, const std::string& steps_from) {
   const Plan& plan = outcome.plan;
   const double price = PricePerHour(plan, cluster);
   std::string out = fmt::format("{} on {}: {} layers, {} of {} nodes used\n",
@@ -106,8 +106,9 @@ std::string PlanSummary(const plan::PlanOutcome& outcome, const ClusterSpec& clu
     out += fmt::format("  price  {:>12.2f} USD/h, {:.3f} USD per million tokens at full load\n",
                        price, price / 3600 / plan.tokens_per_s * 1e6);
   }
-  out += fmt::format("  rates from {}\n\n", rates_from);
-  out += PlanText(plan, cluster);
+  out += fmt::format("  rates from {}\n", rates_from);
+  if (!steps_from.empty()) out += fmt::format("  steps {}\n", steps_from);
+  out += "\n" + PlanText(plan, cluster);
   for (size_t i = 0; i < plan.unused.size(); ++i) {
     if (i == kUnusedLinesMax) {
       out += fmt::format("and {} more unused\n", plan.unused.size() - i);

@@ -20,8 +20,9 @@ std::string PlanText(const Plan& plan, const ClusterSpec& cluster, int columns =
 std::string PlanSvg(const Plan& plan, const ClusterSpec& cluster);
 
 // A few lines: model, flow, bound, gap and method; then PlanText and the unused nodes.
+// `steps_from`: as PlanInputs.
 std::string PlanSummary(const plan::PlanOutcome& outcome, const ClusterSpec& cluster,
-                        const std::string& rates_from);
+                        const std::string& rates_from, const std::string& steps_from = "");
 
 // Of the nodes that the plan uses.
 double PricePerHour(const Plan& plan, const ClusterSpec& cluster);

@@ -142,7 +142,7 @@ Status SetScheduler(const DeploymentFlags& flags, const std::optional<cost::Devi
   s.kv_policy = engine.kv_policy;
   s.step_mix = flags.step_mix;
   s.preemption = engine.preemption;
-  s.prefix_caching = flags.prefix_caching;
+  s.prefix_caching = engine.prefix_caching && flags.shares_prefixes;
   const int64_t block_bytes = out.spec.KvBytesPerToken() * s.block_size;
   s.num_host_blocks = static_cast<int>(std::min(
       engine.swap_gib * 0x1p30 / static_cast<double>(block_bytes), double{kSimulatedBlocksMax}));

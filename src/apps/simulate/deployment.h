@@ -30,7 +30,7 @@ struct DeploymentFlags {
   int prefill_instances = 0, decode_instances = 0;  // both or neither; `instances` is their sum
   double kv_gb_per_s = 25;
   sched::StepMix step_mix = sched::StepMix::kMixed;
-  bool prefix_caching = false;                  // of a workload whose prompts share prefixes
+  bool shares_prefixes = false;                 // the workload's prompts do
   std::optional<double> scheduler_overhead_us;  // default: the profile's, or zero
   bool pace = true;                             // of the profile
   double swap_gb_per_s = 25;

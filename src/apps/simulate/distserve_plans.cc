@@ -6,7 +6,6 @@
 #include <limits>
 #include <optional>
 
-#include "apps/common/engine_flags.h"
 #include "cost/memory_model.h"
 #include "plan/distserve.h"
 #include "plan/distserve_packing.h"
@@ -106,7 +105,8 @@ class UnitSearch {
     options.trial_s = kTrial_s;
     options.requests_min = kTrialRequestsMin;
     options.requests_max = kTrialRequestsMax;
-    options.chunk_tokens = EngineFlags().max_num_batched_tokens;
+    options.chunk_tokens = options.batch_tokens = inputs_.engine.max_num_batched_tokens;
+    options.sequences_max = inputs_.engine.max_num_seqs;
     options.kv_bytes_per_token = static_cast<double>(inputs_.spec.KvBytesPerToken());
     if (link_) options.nic_bytes_per_s = Network(node);
     options.devices_per_node = node.device_count;
@@ -143,7 +143,7 @@ class UnitSearch {
       kind.stages.push_back(std::move(*cost));
       kind.kv_tokens =
           std::min(kind.kv_tokens, cost::KvCapacityTokens(inputs_.spec, layers, memory,
-                                                          EngineFlags().max_num_batched_tokens));
+                                                          inputs_.engine.max_num_batched_tokens));
     }
     return kind;
   }

@@ -1,6 +1,7 @@
 #include "apps/simulate/judge.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "apps/simulate/deployment.h"
@@ -15,15 +16,19 @@ namespace {
 // cluster would empty before it was full.
 constexpr double kJudged_s = 60, kStays = 2.5;
 constexpr double kJudgedRequestsMin = 300, kJudgedRequestsMax = 3000;
+// Without limits: the end of a run, when the cluster is no longer full, must count for little.
+constexpr double kAnsweredRequestsMin = 600;
 constexpr uint64_t kAtOnceRequests = 400;
 constexpr int kRunsMax = 8;
 constexpr double kPrecise = 0.03;  // of the rate
 // Of the best plan so far. A plan below it loses; its own rate need not be as precise.
 constexpr double kFar = 0.7, kCoarse = 0.15;
 constexpr double kRaise = 1.4, kLower = 0.7;  // until one rate is kept and another is not
-constexpr double kBeyondHint = 2;             // of a trace that is replayed faster
-constexpr double kArrivalsMost = 1.5;         // of the mean time that the requests take to arrive
-constexpr double kLongOutput = 6;             // of the mean output; few are longer
+// Without limits: the first rate, of the best estimate; and the share of the arriving requests that
+// a plan that keeps up may leave unanswered.
+constexpr double kBelowHint = 0.8, kGrowing = 0.1;
+constexpr double kArrivalsMost = 1.5;  // of the mean time that the requests take to arrive
+constexpr double kLongOutput = 6;      // of the mean output; few are longer
 constexpr uint64_t kSeed = 1;
 
 class Judge {
@@ -35,7 +40,7 @@ class Judge {
         workload_(WorkloadOf(inputs)) {}
 
   Result<double> Score(const Plan& plan, const plan::JudgeHints& hints) const {
-    if (!limits_.any()) return Throughput(plan, hints.most_estimated);
+    if (!limits_.any()) return Throughput(plan, hints);
     double low = 0;
     std::optional<double> high;
     double rate = hints.estimated;
@@ -62,10 +67,7 @@ class Judge {
   }
 
   Result<bool> Keeps(const Plan& plan, double rate) const {
-    sim::WorkloadSpec workload = workload_;
-    const double requests = std::clamp(rate * std::max(kJudged_s, kStays * Stay_s()),
-                                       kJudgedRequestsMin, kJudgedRequestsMax);
-    workload.requests = std::min(*workload.requests, static_cast<uint64_t>(requests));
+    const sim::WorkloadSpec workload = Lasting(rate, Stay_s(), kJudgedRequestsMin);
     SteadyAttainment attained(limits_, *workload.requests);
     MR_RETURN_IF_ERROR(Run(plan, workload, rate, &attained).status());
     return attained.kept();
@@ -89,19 +91,54 @@ class Judge {
     return spec;
   }
 
-  Result<double> Throughput(const Plan& plan, double hint) const {
-    sim::WorkloadSpec at_once = workload_;
-    at_once.requests = std::min(*at_once.requests, kAtOnceRequests);
-    if (at_once.arrivals != sim::ArrivalKind::kTrace) {
-      at_once.arrivals = sim::ArrivalKind::kAllAtOnce;
-      at_once.rate.reset();
+  // As many requests of the workload as a run has.
+  sim::WorkloadSpec Lasting(double rate, double stay_s, double requests_min) const {
+    sim::WorkloadSpec workload = workload_;
+    const double requests =
+        std::clamp(rate * std::max(kJudged_s, kStays * stay_s), requests_min, kJudgedRequestsMax);
+    workload.requests = std::min(*workload.requests, static_cast<uint64_t>(requests));
+    return workload;
+  }
+
+  // Answers per second from the first arrival to the last answer: at the workload's rate if the
+  // plan does not keep up with it, else the most at higher rates until it does not.
+  Result<double> Throughput(const Plan& plan, const plan::JudgeHints& hints) const {
+    if (!workload_.MeanRate()) {
+      sim::WorkloadSpec burst = workload_;
+      burst.requests = std::min(*burst.requests, kAtOnceRequests);
+      MR_ASSIGN_OR_RETURN(const sim::ClusterReport report, Run(plan, burst, std::nullopt));
+      return Answered(report);
     }
-    const auto rate = at_once.arrivals == sim::ArrivalKind::kTrace
-                          ? std::optional(kBeyondHint * hint)
-                          : std::nullopt;
-    MR_ASSIGN_OR_RETURN(const sim::ClusterReport report, Run(plan, at_once, rate));
+    double rate = std::max(
+        {inputs_.requests_per_s.value_or(0), hints.best_score, kBelowHint * hints.most_estimated});
+    double most = 0;
+    for (int i = 0; i < kRunsMax; ++i, rate *= kRaise) {
+      MR_ASSIGN_OR_RETURN(const sim::ClusterReport report,
+                          Run(plan, Lasting(rate, hints.stay_s, kAnsweredRequestsMin), rate));
+      const double answered = Answered(report);
+      const bool more = answered > most * (1 + kPrecise);
+      most = std::max(most, answered);
+      if (!more || !KeepsUp(report.load)) break;
+    }
+    return most;
+  }
+
+  static double Answered(const sim::ClusterReport& report) {
     const double seconds = report.latency.seconds();
     return seconds > 0 ? static_cast<double>(report.latency.requests) / seconds : 0;
+  }
+
+  // Whether the requests in the cluster hardly become more from the second third of the arrivals to
+  // the last.
+  static bool KeepsUp(std::span<const sim::LoadSample> load) {
+    const size_t third = load.size() / 3;
+    if (third == 0) return false;
+    double more = 0;
+    for (size_t i = load.size() - 2 * third; i < load.size(); ++i) {
+      const auto alive = static_cast<double>(load[i].alive) / static_cast<double>(third);
+      more += i < load.size() - third ? -alive : alive;
+    }
+    return more <= kGrowing * static_cast<double>(load.back().arrived) / 3;
   }
 
   // Of a request of the mean length that uses up the limits.
@@ -118,7 +155,8 @@ class Judge {
       return Status(StatusCode::kDeadlineExceeded, "no time left to simulate the plan");
     }
     DeploymentFlags flags;
-    flags.prefix_caching = workload.SharesPrefixes();
+    flags.engine = inputs_.engine;
+    flags.shares_prefixes = workload.SharesPrefixes();
     MR_ASSIGN_OR_RETURN(const Deployment deployment,
                         DeployPlan(plan, inputs_.cluster, inputs_.spec, inputs_.costs, flags));
     sim::ClusterSimOptions options = deployment.plan->options;  // its machines are `deployment`'s

@@ -11,10 +11,11 @@
 
 namespace millrace::apps {
 
-// Requests per second at which limits.share() of the requests meet `limits`; without limits, the
-// rate of answers when all requests arrive at once. Calls `out_of_time` between runs; if it returns
-// true, the plan gets no score (kDeadlineExceeded). `inputs` and everything it points to must
-// outlive the evaluator. REQUIRES: inputs.goodput.
+// Requests per second at which limits.share() of the requests meet `limits`. Without limits, those
+// that are answered when more arrive: as in the workload, or faster where the plan keeps up with
+// it; all at once if they do so in the workload. The server has the sizes of `inputs.engine`. Calls
+// `out_of_time` between runs; if it returns true, the plan gets no score (kDeadlineExceeded).
+// `inputs` and everything it points to must outlive the evaluator. REQUIRES: inputs.goodput.
 plan::Evaluator SimulatedGoodput(const PlanInputs& inputs, const LatencyLimits& limits,
                                  std::function<bool()> out_of_time);
 

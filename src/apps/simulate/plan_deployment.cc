@@ -123,13 +123,18 @@ Result<Deployment> DeployPlan(Plan plan, ClusterSpec cluster, const ModelSpec& s
   s.max_waiting = kPlanWaitingMax;
   s.policy = flags.engine.policy;
   s.step_mix = flags.step_mix;
-  s.prefix_caching = flags.prefix_caching;
+  s.prefix_caching = flags.engine.prefix_caching && flags.shares_prefixes;
   return out;
 }
 
-Result<Deployment> MakePlanDeployment(const DeploymentFlags& flags) {
-  MR_ASSIGN_OR_RETURN(const std::string cluster_text, ReadFile(flags.cluster, plan::kYamlBytesMax));
-  MR_ASSIGN_OR_RETURN(ClusterSpec cluster, plan::ParseClusterYaml(cluster_text, flags.cluster));
+Result<Deployment> MakePlanDeployment(const DeploymentFlags& given) {
+  MR_ASSIGN_OR_RETURN(const std::string cluster_text, ReadFile(given.cluster, plan::kYamlBytesMax));
+  MR_ASSIGN_OR_RETURN(ClusterSpec cluster, plan::ParseClusterYaml(cluster_text, given.cluster));
+  DeploymentFlags flags = given;
+  // What no option and no file says is as the server has it.
+  if (!given.engine.given.max_num_seqs) flags.engine.max_num_seqs = EngineFlags().max_num_seqs;
+  flags.engine = WithServerSizes(std::move(flags.engine), cluster.server);
+  MR_RETURN_IF_ERROR(ValidateEngineFlags(flags.engine));
   MR_ASSIGN_OR_RETURN(const std::string plan_text, ReadFile(flags.plan, plan::kYamlBytesMax));
   MR_ASSIGN_OR_RETURN(Plan plan, plan::ParsePlanYaml(plan_text, flags.plan, cluster));
   const std::string model = flags.engine.model.empty() ? plan.model : flags.engine.model;

@@ -48,6 +48,14 @@ std::vector<WorkerStatus> DescribeWorkers(const Membership& members, const Layou
   return workers;
 }
 
+ServerSizes ServerSizesOf(const sched::SchedulerOptions& options) {
+  return {.block_size = options.block_size,
+          .max_num_seqs = options.max_num_seqs,
+          .max_num_batched_tokens = options.max_num_batched_tokens,
+          .max_model_len = options.max_model_len,
+          .enable_prefix_caching = options.prefix_caching};
+}
+
 }  // namespace
 
 ClusterStatus ControllerCore::Describe(Time now) const {
@@ -63,6 +71,7 @@ ClusterStatus ControllerCore::Describe(Time now) const {
                        .waiting = static_cast<int64_t>(requests_.waiting()),
                        .moving = transfers_.moving(),
                        .cross_class_replay = options_.cross_class_replay,
+                       .server = ServerSizesOf(options_.scheduler),
                        .counters = counters(),
                        .notices = machines_.notices()};
   status.workers = DescribeWorkers(members_, layout(), now);

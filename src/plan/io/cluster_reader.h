@@ -37,6 +37,7 @@ class ClusterReader {
   Status ReadPairs(const YamlMap& links);
   Status ReadCoordinator(const YamlMap& root);
   Status ReadAffinity(const YamlMap& root);
+  Status ReadServer(const YamlMap& root);
   Status CheckConnected(const YamlMap& root);
   Result<Line> ReadLine(const YamlMap& map);
   Result<int> ReadTrunk(const YamlMap& map, std::string default_name);

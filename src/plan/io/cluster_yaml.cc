@@ -21,10 +21,11 @@ constexpr int kAffinityGroupsMax = 1024;
 
 Result<ClusterSpec> ClusterReader::Read(std::string_view text) {
   MR_ASSIGN_OR_RETURN(const YAML::Node document, LoadYaml(text, name_));
-  MR_ASSIGN_OR_RETURN(const YamlMap root, YamlMap::Open(document, "the cluster file",
-                                                        {"name", "regions", "nodes", "trunks",
-                                                         "links", "coordinator", "kv_affinity"},
-                                                        name_));
+  MR_ASSIGN_OR_RETURN(const YamlMap root,
+                      YamlMap::Open(document, "the cluster file",
+                                    {"name", "regions", "nodes", "trunks", "links", "coordinator",
+                                     "kv_affinity", "server"},
+                                    name_));
   MR_ASSIGN_OR_RETURN(out_.name, root.Text("name"));
   MR_ASSIGN_OR_RETURN(regions_, root.Texts("regions", kRegionsMax));
   regions_listed_ = root.Has("regions");
@@ -33,6 +34,7 @@ Result<ClusterSpec> ClusterReader::Read(std::string_view text) {
   MR_RETURN_IF_ERROR(ReadLinks(root));
   MR_RETURN_IF_ERROR(ReadCoordinator(root));
   MR_RETURN_IF_ERROR(ReadAffinity(root));
+  MR_RETURN_IF_ERROR(ReadServer(root));
   BuildLinks();
   MR_RETURN_IF_ERROR(CheckConnected(root));
   return std::move(out_);
@@ -129,6 +131,35 @@ Status ClusterReader::ReadAffinity(const YamlMap& root) {
       members.insert(nodes.begin(), nodes.end());
     }
     out_.kv_affinity.emplace_back(members.begin(), members.end());
+  }
+  return OkStatus();
+}
+
+Status ClusterReader::ReadServer(const YamlMap& root) {
+  if (!root.Has("server")) return OkStatus();
+  MR_ASSIGN_OR_RETURN(const YAML::Node node, root.Need("server"));
+  MR_ASSIGN_OR_RETURN(const YamlMap map,
+                      YamlMap::Open(node, "the server",
+                                    {"block_size", "max_num_seqs", "max_num_batched_tokens",
+                                     "max_model_len", "enable_prefix_caching"},
+                                    name_));
+  ServerSizes& server = out_.server;
+  const auto read = [&map](const char* key, int max, std::optional<int>& size) -> Status {
+    if (!map.Has(key)) return OkStatus();
+    MR_ASSIGN_OR_RETURN(size, map.Integer(key, 1, max));
+    return OkStatus();
+  };
+  MR_RETURN_IF_ERROR(read("block_size", ServerSizes::kBlockSizeMax, server.block_size));
+  if (server.block_size.value_or(0) % ServerSizes::kBlockSizeStep != 0) {
+    return map.Error("block_size", fmt::format("block_size must be a multiple of {}",
+                                               ServerSizes::kBlockSizeStep));
+  }
+  MR_RETURN_IF_ERROR(read("max_num_seqs", ServerSizes::kNumSeqsMax, server.max_num_seqs));
+  MR_RETURN_IF_ERROR(read("max_num_batched_tokens", ServerSizes::kNumBatchedTokensMax,
+                          server.max_num_batched_tokens));
+  MR_RETURN_IF_ERROR(read("max_model_len", ServerSizes::kModelLenMax, server.max_model_len));
+  if (map.Has("enable_prefix_caching")) {
+    MR_ASSIGN_OR_RETURN(server.enable_prefix_caching, map.BoolOr("enable_prefix_caching", true));
   }
   return OkStatus();
 }

@@ -52,6 +52,23 @@ std::string With(std::string_view from, std::string_view to) {
   return at == std::string::npos ? "" : text.replace(at, from.size(), to);
 }
 
+TEST(ClusterYamlTest, ReadsTheSizesOfTheServer) {
+  EXPECT_EQ(ParseClusterYaml(kThreeRooms, "c.yaml")->server, ServerSizes());
+  const std::string with = std::string(kThreeRooms) + "server: ";
+  const auto some = ParseClusterYaml(with + "{max_num_seqs: 64, max_num_batched_tokens: 192}", "c");
+  ASSERT_TRUE(some.ok()) << some.status().ToString();
+  EXPECT_EQ(some->server, (ServerSizes{.max_num_seqs = 64, .max_num_batched_tokens = 192}));
+  const auto all = ParseClusterYaml(
+      with + "{block_size: 32, max_model_len: 512, enable_prefix_caching: false}", "c");
+  ASSERT_TRUE(all.ok()) << all.status().ToString();
+  EXPECT_EQ(all->server,
+            (ServerSizes{.block_size = 32, .max_model_len = 512, .enable_prefix_caching = false}));
+  EXPECT_EQ(Error(with + "{block_size: 20}"), "c.yaml:24:22: block_size must be a multiple of 16");
+  EXPECT_EQ(Error(with + "{max_num_seqs: 0}"),
+            "c.yaml:24:24: max_num_seqs must be an integer in [1, 65536], got '0'");
+  EXPECT_NE(Error(with + "{max_num_seq: 1}").find("did you mean max_num_seqs?"), std::string::npos);
+}
+
 TEST(ClusterYamlTest, ReadsEveryField) {
   const auto cluster = ParseClusterYaml(kThreeRooms, "c.yaml");
   ASSERT_TRUE(cluster.ok()) << cluster.status().ToString();
@@ -166,7 +183,7 @@ TEST(ClusterYamlTest, ErrorsNameThePlaceAndWhatIsAllowed) {
       {"name: [x\n", "c.yaml:2:1: not valid YAML: end of sequence flow not found"},
       {"",
        "c.yaml:1:1: the cluster file must be a map with the keys name, regions, nodes, trunks, "
-       "links, coordinator, kv_affinity"},
+       "links, coordinator, kv_affinity, server"},
   };
   for (const auto& [text, message] : cases) EXPECT_EQ(Error(text), message);
 }

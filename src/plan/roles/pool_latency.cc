@@ -77,6 +77,13 @@ class Decoding {
     return AllButMissed(routes);
   }
 
+  // Sequences in one step of the route that has the most.
+  double MostInStep() const {
+    double most = 0;
+    for (size_t r = 0; r < pool_.routes.size(); ++r) most = std::max(most, InStep(r));
+    return most;
+  }
+
   // Sequences of the stage that are being decoded, on average (Little's law).
   double Running(size_t stage) const { return stages_[stage].running; }
 
@@ -87,6 +94,12 @@ class Decoding {
     double steps_per_s = 0;  // of all routes
     double Busy() const { return std::min(1.0, steps_per_s * visit_s); }
   };
+
+  double InStep(size_t r) const {
+    const PoolFlow::Route& route = pool_.routes[r];
+    const double running = rate_ * route.share * problem_.goodput->output_tokens * round_s_[r];
+    return running / static_cast<double>(route.stages.size());
+  }
 
   // Steps that the route has in flight: one for each stage, if it has as many sequences.
   double StepsInFlight(size_t r) const {
@@ -199,6 +212,10 @@ PoolLatency DecodeAt(const RoleProblem& problem, const PoolFlow& pool, double ra
   PoolLatency out;
   const bool settled = decoding.Settle();
   out.mean_s = decoding.Mean();
+  if (settled && decoding.MostInStep() > p.max_sequences) {
+    out.limit = {"the sequences of a step", {}};
+    return out;
+  }
   for (size_t s = 0; s < pool.stages.size(); ++s) {
     const PoolFlow::Stage& at = pool.stages[s];
     const LayerRates& rates = p.rates[static_cast<size_t>(at.node)];

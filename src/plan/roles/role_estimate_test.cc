@@ -48,6 +48,15 @@ TEST(RoleEstimate, DecodeKeepsLittlesLaw) {
   EXPECT_NEAR(most * 850 * 4, 0.9 * 40'000, 400);
 }
 
+TEST(RoleEstimate, AStepDecodesNoMoreSequencesThanTheServerAllows) {
+  GoodputProblem problem = Two();
+  problem.max_sequences = 2;
+  const RoleUnit unit = UnitOf(problem);
+  EXPECT_EQ(unit.estimate.limit, "the sequences of a step");
+  // Both get a token in each step of 4 layers.
+  EXPECT_NEAR(unit.estimate.requests_per_s * 100, 2 / (4 * (2e-3 + 2 * 1e-5)), 0.5);
+}
+
 TEST(RoleEstimate, TheNetworkBoundsHandOvers) {
   const RoleUnit fast = UnitOf(Two(1e9, 4));
   const RoleUnit slow = UnitOf(Two(50'000, 4));

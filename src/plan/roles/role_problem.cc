@@ -10,14 +10,13 @@ namespace {
 constexpr double kTpotForLayers =
     0.9;  // of the limit, for the layers; hops and waiting take the rest
 constexpr double kMeanTtft = 0.5, kMeanTpot = 0.9;  // of the limits, where prompts disturb outputs
-constexpr double kSequencesMax = 256;
 
 // Sequences that fit beside `layers` layers, divided over the stages of a route through such nodes.
 double BatchOf(const GoodputProblem& problem, int node, int layers) {
   const double mean = problem.prompt_tokens + problem.output_tokens / 2;
   const auto kv = static_cast<double>(problem.kv_token_layers[node][layers - 1]);
   const double stages = std::ceil(static_cast<double>(problem.flow.num_layers) / layers);
-  return std::min(kSequencesMax, kv / layers / mean / stages);
+  return std::min<double>(problem.max_sequences, kv / layers / mean / stages);
 }
 
 double DecodeRate(const LayerRates& rates, int layers, double batch) {
@@ -29,11 +28,12 @@ double DecodeRate(const LayerRates& rates, int layers, double batch) {
 
 // The largest batch with which a route through such nodes keeps the TPOT limit.
 double BatchWithinTpot(const GoodputProblem& problem, const LayerRates& rates) {
-  if (!problem.tpot_s) return kSequencesMax;
+  const double most = problem.max_sequences;
+  if (!problem.tpot_s) return most;
   const double layer_s = *problem.tpot_s / problem.flow.num_layers;
   const double room = layer_s - rates.decode_s_per_step;
-  if (rates.decode_s_per_token <= 0) return kSequencesMax;
-  return std::clamp(room / rates.decode_s_per_token, 1.0, kSequencesMax);
+  if (rates.decode_s_per_token <= 0) return most;
+  return std::clamp(room / rates.decode_s_per_token, 1.0, most);
 }
 
 bool Reaches(const GoodputProblem& problem, int from, int to) {
