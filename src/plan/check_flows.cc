@@ -80,11 +80,9 @@ double EdmondsKarp(std::vector<double> residual, int vertices, int source, int s
   }
 }
 
-double StageRateOf(const FlowProblem& problem, const Plan& plan, const StagePlan& stage,
-                   EdgePhase phase) {
-  const double whole = RateOnNode(problem, stage, phase);
+double StageRateOf(const FlowProblem& problem, const StagePlan& stage, EdgePhase phase) {
   const int devices = problem.nodes[stage.nodes.front()].devices;
-  return SharesNode(plan, stage) ? whole * stage.tensor_parallel / devices : whole;
+  return RateOnNode(problem, stage, phase) * stage.tensor_parallel / devices;
 }
 
 // The most that the stages carry in one phase, if they do nothing else.
@@ -102,7 +100,7 @@ double MaxFlowOfPhase(const FlowProblem& problem, const Plan& plan, EdgePhase ph
     const StagePlan& stage = plan.stages[s];
     if (!serves[s]) continue;
     const int entry = 2 * s, exit = 2 * s + 1;
-    capacity[entry * vertices + exit] = StageRateOf(problem, plan, stage, phase);
+    capacity[entry * vertices + exit] = StageRateOf(problem, stage, phase);
     if (stage.layers.begin == 0) capacity[source * vertices + entry] = link(width - 1, node(s));
     if (stage.layers.end == problem.num_layers) {
       capacity[exit * vertices + sink] = link(node(s), width - 1);
@@ -120,7 +118,7 @@ double MaxFlowOfPhase(const FlowProblem& problem, const Plan& plan, EdgePhase ph
 }  // namespace
 
 double PlanChecker::StageRate(const StagePlan& stage, EdgePhase phase) const {
-  return StageRateOf(problem_, plan_, stage, phase);
+  return StageRateOf(problem_, stage, phase);
 }
 
 double PlanChecker::Entering(EdgePhase phase) const {

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <utility>
 
 namespace millrace::plan {
 namespace {
@@ -19,6 +21,7 @@ class Along {
       : problem_(problem), placement_(placement), edges_(edges) {
     for (const FlowEdge& e : edges) total_ += e.from ? 0 : e.tokens_per_s;
     tokens_per_request_ = problem.prompt_tokens + problem.output_tokens;
+    FindSharedLinks();
     layers_.assign(problem.flow.num_nodes(), 0);
     ends_.assign(problem.flow.num_nodes(), 0);
     for (const FlowEdge& e : edges) {
@@ -58,6 +61,7 @@ class Along {
     if (e.limit.empty() && problem_.ttft_s && e.ttft_s > *problem_.ttft_s) e.limit = "ttft";
     if (e.limit.empty() && problem_.tpot_s && e.tpot_s > *problem_.tpot_s) e.limit = "tpot";
     if (e.limit.empty()) CheckTrunks(e);
+    if (e.limit.empty() && rate > shared_most_) e.limit = "a link between two machines";
     return e;
   }
 
@@ -73,6 +77,19 @@ class Along {
   GoodputEstimate Limited(GoodputEstimate e, const char* what, int node) const {
     e.limit = fmt::format("{} {}", what, problem_.flow.nodes[node].name);
     return e;
+  }
+  // Flows keep to the links of each node. Those of several parts of a machine share its links.
+  void FindSharedLinks() {
+    if (problem_.machine.empty()) return;
+    std::map<std::pair<int, int>, double> shares;
+    for (const FlowEdge& e : edges_) {
+      const int from = MachineOf(problem_.machine, Row(e.from));
+      const int to = MachineOf(problem_.machine, Row(e.to));
+      if (from == to) continue;
+      const double share = shares[{from, to}] += Share(e);
+      const double most = problem_.flow.Link(Row(e.from), Row(e.to)) / tokens_per_request_ / share;
+      shared_most_ = std::min(shared_most_, most);
+    }
   }
   // The mean latency of a request's hops, including the return.
   double HopLatency() const {
@@ -122,8 +139,9 @@ class Along {
   const Placement& placement_;
   const std::vector<FlowEdge>& edges_;
   double total_ = 0, tokens_per_request_ = 0;
-  std::vector<double> layers_;  // layers that the mean request runs on each node
-  std::vector<double> ends_;    // share of the requests that end the model there
+  double shared_most_ = kTokenRateMax;  // requests per second
+  std::vector<double> layers_;          // layers that the mean request runs on each node
+  std::vector<double> ends_;            // share of the requests that end the model there
 };
 
 }  // namespace

@@ -37,10 +37,20 @@ struct Trunk {
   std::vector<std::pair<int, int>> links;  // (from, to); the coordinator as in FlowProblem
 };
 
+// What a stage has on some of a node's devices.
+struct DevicesShare {
+  std::vector<double> tokens_per_s;  // as FlowNode
+  LayerRates rates;
+  std::vector<int64_t> kv_token_layers;  // as GoodputProblem
+};
+
 struct GoodputProblem {
   FlowProblem flow;
   std::vector<LayerRates> rates;                      // by node
   std::vector<std::vector<int64_t>> kv_token_layers;  // by node, [k - 1]: beside k layers
+  // By node, [d - 1]: on d of its devices, fewer than all. Empty: it has one, or the times are not
+  // known.
+  std::vector<std::vector<DevicesShare>> on_devices;
   // KV that fits beside as well where a node has neither the embedding nor the head.
   int64_t end_token_layers = 0;
   std::vector<double> link_latency_s;  // indexed as FlowProblem::link_tokens_per_s
@@ -54,9 +64,17 @@ struct GoodputProblem {
   std::optional<double> ttft_s, tpot_s;             // limits on the means
   // n x n, row = sender: whether KV may move. Empty: wherever there is a link.
   std::vector<char> kv_reach;
+  // By node: the first of those that are parts of one machine. They share its links and its card,
+  // and what goes from one to another needs neither. Empty: each is a machine of its own.
+  std::vector<int> machine;
   // Not empty: estimates are those after the loss of any one of these nodes, the worst of them.
   std::vector<int> losable;
 };
+
+// Of an end of a link, which may be the coordinator. `machine`: as GoodputProblem.
+inline int MachineOf(const std::vector<int>& machine, int end) {
+  return end < static_cast<int>(machine.size()) ? machine[static_cast<size_t>(end)] : end;
+}
 
 struct GoodputEstimate {
   double requests_per_s = 0;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "plan/roles/role_problem.h"
@@ -55,6 +57,36 @@ std::vector<char> KvReach(const ClusterSpec& cluster) {
   return reach;
 }
 
+std::vector<int64_t> KvTokenLayers(const NodeSpec& node, const ModelFootprint& model,
+                                   const WorkloadMix& mix, int max_layers,
+                                   const NodeCapacityOptions& options) {
+  const double mean = mix.prompt_tokens + mix.output_tokens / 2;
+  std::vector<int64_t> kv;
+  for (int layers = 1; layers <= max_layers; ++layers) {
+    kv.push_back(
+        static_cast<int64_t>(ResidentSequences(node, model, mix, layers, options) * mean * layers));
+  }
+  return kv;
+}
+
+// On 1, 2, ... of the node's devices, fewer than all. Nothing where the times are not known.
+std::vector<DevicesShare> OnFewerDevices(const NodeSpec& node, const ModelFootprint& model,
+                                         const WorkloadMix& mix, const LayerCost& cost,
+                                         const NodeCapacityOptions& options) {
+  std::vector<DevicesShare> out;
+  for (int devices = 1; devices < node.device_count; ++devices) {
+    NodeSpec part = node;
+    part.device_count = devices;
+    part.memory_bytes = node.memory_bytes / node.device_count * devices;
+    auto tokens_per_s = NodeTokensPerSecond(part, model, mix, cost, options);
+    const auto rates = LayerRatesOf(part, model, mix, cost, options.step_tokens);
+    if (!tokens_per_s.ok() || !rates.ok()) return {};
+    auto kv = KvTokenLayers(part, model, mix, static_cast<int>(tokens_per_s->size()), options);
+    out.push_back({std::move(*tokens_per_s), *rates, std::move(kv)});
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<LayerRates> LayerRatesOf(const NodeSpec& node, const ModelFootprint& model,
@@ -85,18 +117,18 @@ Result<GoodputProblem> GoodputFromCluster(FlowProblem flow, const ClusterSpec& c
                                           const LayerCost& cost, const TokenBytes& bytes,
                                           const NodeCapacityOptions& options) {
   GoodputProblem problem;
-  const double mean = mix.prompt_tokens + mix.output_tokens / 2;
+  std::map<std::tuple<std::string, int, int64_t>, std::vector<DevicesShare>> known;
   for (size_t i = 0; i < cluster.nodes.size(); ++i) {
     const NodeSpec& node = cluster.nodes[i];
     MR_ASSIGN_OR_RETURN(const LayerRates rates,
                         LayerRatesOf(node, model, mix, cost, options.step_tokens));
     problem.rates.push_back(rates);
-    std::vector<int64_t> kv;
-    for (int layers = 1; layers <= flow.nodes[i].max_layers(); ++layers) {
-      kv.push_back(static_cast<int64_t>(ResidentSequences(node, model, mix, layers, options) *
-                                        mean * layers));
-    }
-    problem.kv_token_layers.push_back(std::move(kv));
+    problem.kv_token_layers.push_back(
+        KvTokenLayers(node, model, mix, flow.nodes[i].max_layers(), options));
+    const auto [share, added] =
+        known.try_emplace({node.device, node.device_count, node.memory_bytes});
+    if (added) share->second = OnFewerDevices(node, model, mix, cost, options);
+    problem.on_devices.push_back(share->second);
   }
   problem.end_token_layers =
       std::max(model.embedding_bytes, model.head_bytes) / model.spec.KvBytesPerToken(1);

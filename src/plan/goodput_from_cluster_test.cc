@@ -118,5 +118,47 @@ TEST(GoodputFromClusterTest, APromptTakesAsManyStepsAsTheServerAllows) {
   EXPECT_NEAR(chunked->prefill_s_per_token * 1000, once_s + 3e-3, 1e-9);
 }
 
+// A device takes 6 ms for a token of a prompt in a layer, and n devices together an n-th of it.
+class DevicesCost : public cost::StepCost {
+ public:
+  explicit DevicesCost(double devices) : devices_(devices) {}
+  double Seconds(const cost::BatchShape& batch) const override {
+    return 6e-3 * static_cast<double>(batch.tokens()) / devices_;
+  }
+
+ private:
+  const double devices_;
+};
+
+TEST(GoodputFromClusterTest, KnowsTheTimesOfSomeDevicesOfANode) {
+  ModelFootprint model;
+  model.spec.num_layers = 2;
+  model.spec.hidden_size = 500;
+  model.spec.num_heads = model.spec.num_kv_heads = 5;
+  model.spec.head_dim = 50;
+  model.layer_bytes = 1'000'000;
+  ClusterSpec cluster;
+  cluster.nodes = {{.name = "one", .device = "g", .memory_bytes = 10'000'000},
+                   {.name = "three", .device = "g", .device_count = 3, .memory_bytes = 30'000'000}};
+  const LayerCost cost = [](const NodeSpec& node, const ModelFootprint&, int) {
+    return Result<std::unique_ptr<cost::StepCost>>(
+        std::make_unique<DevicesCost>(node.device_count));
+  };
+  const WorkloadMix mix{100, 50};
+  const NodeCapacityOptions all{.usable_memory = 1, .step_tokens = 0};
+  auto flow = FlowFromCluster(cluster, model, mix, cost, true, all);
+  ASSERT_TRUE(flow.ok()) << flow.status().ToString();
+  const auto problem = GoodputFromCluster(*flow, cluster, model, mix, cost, {1000, 4}, all);
+  ASSERT_TRUE(problem.ok()) << problem.status().ToString();
+  ASSERT_EQ(problem->on_devices.size(), 2u);
+  EXPECT_TRUE(problem->on_devices[0].empty());
+  ASSERT_EQ(problem->on_devices[1].size(), 2u);
+  EXPECT_NEAR(problem->on_devices[1][0].rates.prefill_s_per_token, 6e-3, 1e-9);
+  EXPECT_NEAR(problem->on_devices[1][1].rates.prefill_s_per_token, 3e-3, 1e-9);
+  // As a node of one device has it.
+  EXPECT_EQ(problem->on_devices[1][0].kv_token_layers, problem->kv_token_layers[0]);
+  EXPECT_EQ(problem->on_devices[1][0].tokens_per_s, problem->flow.nodes[0].tokens_per_s);
+}
+
 }  // namespace
 }  // namespace millrace::plan

@@ -11,6 +11,7 @@
 #include "plan/flow_bounds.h"
 #include "plan/planner.h"
 #include "plan/roles/after_loss.h"
+#include "plan/roles/node_parts.h"
 #include "plan/roles/pool_placement.h"
 #include "plan/roles/role_plan.h"
 #include "plan/roles/role_refine.h"
@@ -70,11 +71,7 @@ class PlanRanking {
     // Invalid input is an error; limits that no placement without roles keeps are not.
     if (colocated.code() == StatusCode::kInvalidArgument) return colocated;
     AddRoles(evaluator ? kRoleSearch : 1);
-    for (const PlanCandidate& other : options_.others) {
-      all_.push_back(other);
-      Plan& plan = all_.back().plan;
-      plan.tokens_per_s_bound = std::max(Bound(), plan.tokens_per_s);
-    }
+    for (const PlanCandidate& other : options_.others) AddOther(other);
     if (all_.empty()) return colocated;
     std::vector<PlanCandidate> top = Top();
     if (evaluator) {
@@ -139,6 +136,16 @@ class PlanRanking {
     Tell("dividing prefill and decode", BestEstimate());
   }
 
+  // The estimate of another search knows of no loss.
+  void AddOther(const PlanCandidate& other) {
+    PlanCandidate& added = all_.emplace_back(other);
+    added.plan.tokens_per_s_bound = std::max(Bound(), added.plan.tokens_per_s);
+    const std::vector<AfterLoss> losses = PlansAfterLoss(problem_, added.plan);
+    if (losses.empty()) return;
+    const GoodputEstimate& worst = losses.front().estimate;
+    if (worst.requests_per_s < added.estimate.requests_per_s) added.estimate = worst;
+  }
+
   // As the plans with roles are estimated, so that both can be compared. Where no rate keeps the
   // tighter limits, with the limits themselves, and at last `by_means`: the simulator decides.
   GoodputEstimate TogetherOf(const RoleProblem& problem, const Placement& layers,
@@ -184,22 +191,8 @@ class PlanRanking {
   PlanCandidate WithRoles(const RoleProblem& problem, const RoleCandidate& found) const {
     PlanCandidate out;
     out.plan = MakeRolePlan(problem, found.placement, found.estimate, Bound());
-    out.estimate = Summary(found.estimate);
+    out.estimate = SummaryOf(found.estimate);
     out.roles = true;
-    return out;
-  }
-
-  // The estimate of the unit that answers most, at the rate of all.
-  static GoodputEstimate Summary(const RoleEstimate& roles) {
-    GoodputEstimate out;
-    double most = 0;
-    for (const RoleUnit& unit : roles.units) {
-      if (unit.estimate.requests_per_s <= most) continue;
-      most = unit.estimate.requests_per_s;
-      out = unit.estimate;
-    }
-    out.requests_per_s = roles.requests_per_s;
-    out.limit = roles.limit;
     return out;
   }
 
@@ -287,24 +280,26 @@ class PlanRanking {
   }
 
   // Searches on from the best plan with a score: plans near it err alike in the estimates. False:
-  // there is no such plan, or nothing better was found near it.
+  // there is no such plan, a node of it has several stages, which this search does not move, or
+  // nothing better was found near it.
   bool AddNearBest(int round, std::vector<PlanCandidate>& judged) {
     const PlanCandidate& best = judged.front();
+    const NodeParts parts(problem_.flow, best.plan);
+    if (!best.score || parts.divided()) return false;
     const RoleProblem problem = RolesOf(problem_);
-    const auto placement = PlacementOf(problem, best.plan);
-    if (!best.score || !placement) return false;
+    const RolePlacement placement = parts.Placed();
     RoleSearchOptions search = options_.roles;
     search.stop = [this] { return Past(1); };
     const uint64_t seed = options_.seed + kRestartSeed * (static_cast<uint64_t>(round) + 1);
     std::optional<PlanCandidate> found;
     if (best.roles) {
-      RoleCandidate near{*placement, EstimateRoles(problem, *placement)};
+      RoleCandidate near{placement, EstimateRoles(problem, placement)};
       RefineRoles(problem, search.joint_iterations, seed, search.stop, near);
       found = WithRoles(problem, near);
     } else {
       const PoolPlacer placer(problem);
       const std::vector<bool> all(static_cast<size_t>(problem_.flow.num_nodes()), true);
-      found = WithoutRoles(problem, placer.Improve(StageRole::kBoth, all, placement->layers,
+      found = WithoutRoles(problem, placer.Improve(StageRole::kBoth, all, placement.layers,
                                                    search.joint_iterations, seed, search.stop));
     }
     const auto same = [&](const PlanCandidate& c) {

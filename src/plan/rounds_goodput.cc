@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "base/rng.h"
 #include "plan/placement_flow.h"
@@ -50,7 +52,7 @@ class Shares {
           {&node, static_cast<int>(i), layers, share, prompt_s, last ? node.head_s : 0});
     }
     for (const FlowEdge& edge : edges) AddLink(edge);
-    if (carries()) rate_max_ = std::min(CardsCarry(), TrunksCarry());
+    if (carries()) rate_max_ = std::min({CardsCarry(), TrunksCarry(), SharedLinksCarry()});
   }
 
   bool carries() const { return total_ > kFlowMin; }
@@ -128,8 +130,10 @@ class Shares {
       double in = 0, out = 0;
       for (const Link& link : links_) {
         const auto node = static_cast<int>(i);
-        if (link.to == node) in += link.share;
-        if (link.from == node) out += link.share;
+        const int from = MachineOf(problem_.machine, link.from);
+        const int to = MachineOf(problem_.machine, link.to);
+        if (to == node && from != node) in += link.share;
+        if (from == node && to != node) out += link.share;
       }
       rate = std::min(rate, Carries(problem_.nic_tokens_per_s[i], std::max(in, out)));
     }
@@ -148,6 +152,23 @@ class Shares {
       }
       rate = std::min(rate, Carries(trunk.tokens_per_s, share));
     }
+    return rate;
+  }
+
+  // Links between machines that several parts of them use.
+  double SharedLinksCarry() const {
+    if (problem_.machine.empty()) return kRateMax;
+    std::map<std::pair<int, int>, std::pair<double, double>> shared;  // tokens per second, share
+    for (const Link& link : links_) {
+      const std::pair<int, int> ends(MachineOf(problem_.machine, link.from),
+                                     MachineOf(problem_.machine, link.to));
+      if (ends.first == ends.second) continue;
+      auto& [tokens_per_s, share] = shared[ends];
+      tokens_per_s = 1 / link.decode_s;
+      share += link.share;
+    }
+    double rate = kRateMax;
+    for (const auto& [ends, load] : shared) rate = std::min(rate, Carries(load.first, load.second));
     return rate;
   }
 
@@ -319,6 +340,7 @@ RoundsProblem RoundsOf(const GoodputProblem& problem) {
   out.link_latency_s = problem.link_latency_s;
   out.link_tokens_per_s = problem.flow.link_tokens_per_s;
   out.nic_tokens_per_s = problem.nic_tokens_per_s;
+  out.machine = problem.machine;
   out.trunks = problem.trunks;
   out.prompt_tokens = problem.prompt_tokens;
   out.output_tokens = problem.output_tokens;

@@ -32,6 +32,7 @@ struct RoundsProblem {
   // the maximum flow.
   std::vector<double> link_latency_s, link_tokens_per_s;
   std::vector<double> nic_tokens_per_s;  // by node, each direction; empty, or 0: no limit
+  std::vector<int> machine;              // as GoodputProblem
   std::vector<Trunk> trunks;
   double copy_s_per_token = 0;  // for joining and copying what arrives at a node
   double prompt_tokens = 763, output_tokens = 232;  // means of a request

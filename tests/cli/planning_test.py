@@ -122,6 +122,30 @@ def check_steps(program, folder):
     assert flow_of(by_file) < flow_of(both) < flow_of(usual), (by_file, both)
 
 
+def check_several_stages(program, folder):
+    """A plan with several stages on each machine is explained, and rated after the loss of a machine."""
+    pathlib.Path(folder, "alike.yaml").write_text(
+        "name: alike\nnodes: [{name: box, count: 3, device: a100-80gb, devices: 4, memory: 80 GB}]\n"
+        "links: {within_region: {bandwidth: 25 Gbit/s, latency: 0.1 ms}}\n")
+    command = ("millrace plan --cluster alike.yaml --model llama3-8b --workload long-prompts.yaml --objective goodput "
+               "--slo ttft=2s tpot=100ms --time-limit 60 --no-simulate --out several.yaml")
+    explain = "millrace plan explain several.yaml --cluster alike.yaml --workload long-prompts.yaml --seconds-per-kind 0.5"
+    whole = run(program, command, folder)
+    assert "found by goodput: DistServe, " in whole and "prefill on 3 x a100-80gbx4, decode on 3 x" in whole, whole
+    explained = run(program, explain + " --slo ttft=2s tpot=100ms", folder)
+    assert len(re.findall(r" %  prefill \+ decode box-\d\n", explained)) == 3, explained
+    assert re.search(r"One more node of a kind would add at least:\n +\d+ requests/s  a100-80gbx4, for ", explained), explained
+    left = run(program, command + " --survive 1", folder)
+    assert re.search(r"bound by \w+ after the loss of box-\d\nall rates are those after the loss of any one node\n",
+                     left), left
+    assert "found by goodput: DistServe, 12 units of 1 x TP1" in left, left
+    assert 0.4 < rate_of(left, "estimate") / rate_of(whole, "estimate") < 0.7, (left, whole)
+    explained = run(program, explain, folder)
+    assert explained.count(", 4 stages  (bottleneck)\n") == 3, explained
+    more = float(re.search(r"([\d.]+)  a100-80gbx4, for", explained).group(1))
+    assert more > 0.3 * flow_of(left), explained
+
+
 def check_time_limit(program, folder):
     """The search for goodput ends with its time limit, with a plan."""
     command = "millrace plan --cluster cluster.yaml --model llama-70b --objective goodput --slo ttft=2s tpot=300ms"
@@ -186,6 +210,7 @@ def main():
         check_judged_goodput(program, folder)
         check_roles(program, folder)
         check_steps(program, folder)
+        check_several_stages(program, folder)
         check_time_limit(program, folder)
         check_measured(program, folder)
         check_rests(program, folder)

@@ -12,8 +12,8 @@
 namespace millrace::apps {
 namespace {
 
-constexpr char kKey[] = "decisions";
-constexpr double kSecondsMax = 86400;
+constexpr char kDecisionsKey[] = "decisions";
+constexpr double kAutopilotSecondsMax = 86400;
 
 // The admin of a controller with an autopilot.
 class AutopilotAdmin : public serve::ClusterAdmin {
@@ -79,7 +79,7 @@ struct Piloted {
 
 std::vector<cluster::Decision> Earlier(Leading* leading) {
   if (leading == nullptr) return {};
-  const auto kept = leading->Kept(kKey);
+  const auto kept = leading->Kept(kDecisionsKey);
   if (!kept.ok() || !kept->has_value()) return {};
   auto decisions = ReadStoredDecisions(**kept);
   if (decisions.ok()) return *std::move(decisions);
@@ -100,11 +100,15 @@ void AddAutopilotOptions(Command& command, AutopilotFlags* flags) {
               "Plan again when the load shifts, when workers come, go or have notice, and when "
               "--slo is missed. advise: say what would be better (`millrace status`, `millrace "
               "decisions`); act: change to it, and back if it does worse than forecast");
-  command.Add(kGroup, RealOption("autopilot-window", "SECONDS", &flags->window_s, 1, kSecondsMax),
+  command.Add(kGroup,
+              RealOption("autopilot-window", "SECONDS", &flags->window_s, 1, kAutopilotSecondsMax),
               "The load has shifted if it differs in two such windows in a row");
-  command.Add(kGroup, RealOption("autopilot-horizon", "SECONDS", &flags->horizon_s, 1, kSecondsMax),
-              "A change must gain more within this time than it delays");
-  command.Add(kGroup, RealOption("autopilot-verify", "SECONDS", &flags->verify_s, 1, kSecondsMax),
+  command.Add(
+      kGroup,
+      RealOption("autopilot-horizon", "SECONDS", &flags->horizon_s, 1, kAutopilotSecondsMax),
+      "A change must gain more within this time than it delays");
+  command.Add(kGroup,
+              RealOption("autopilot-verify", "SECONDS", &flags->verify_s, 1, kAutopilotSecondsMax),
               "How long a new plan is measured before it is compared with its forecast");
   command.Add(kGroup, RealOption("autopilot-margin", "SHARE", &flags->margin, 0.01, 1),
               "A new plan is taken back if the share of good answers is lower than forecast, and "
@@ -133,7 +137,8 @@ Status AttachAutopilot(const AutopilotFlags& flags, const EngineFlags& engine,
   options.earlier = Earlier(leading.get());
   if (leading) {
     options.store = [leading](const std::vector<cluster::Decision>& decisions) {
-      if (const Status kept = leading->Keep(kKey, StoredDecisions(decisions)); !kept.ok()) {
+      if (const Status kept = leading->Keep(kDecisionsKey, StoredDecisions(decisions));
+          !kept.ok()) {
         MR_LOG(warn, "the autopilot's decisions were not stored: {}", kept.message());
       }
     };

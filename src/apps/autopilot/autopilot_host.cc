@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "cluster/autopilot/cluster_view.h"
+#include "cluster/autopilot/autopilot_view.h"
 #include "plan/io/plan_yaml.h"
 
 namespace millrace::apps {
@@ -15,10 +15,9 @@ namespace {
 
 using cluster::AutopilotAction;
 using cluster::ClusterStatus;
-using cluster::ClusterView;
 using cluster::Decision;
 
-constexpr auto kLookEvery = std::chrono::seconds(1);
+constexpr auto kObserveEvery = std::chrono::seconds(1);
 constexpr int kSearchNice = 19;  // the searches get what serving leaves
 
 double UnixSeconds() {
@@ -76,7 +75,7 @@ void AutopilotHost::Run() {
     lock.unlock();
     Look();
     lock.lock();
-    wake_.wait_for(lock, kLookEvery,
+    wake_.wait_for(lock, kObserveEvery,
                    [this]() MR_REQUIRES(mutex_) { return stopping_ || look_now_; });
     look_now_ = false;
   }
@@ -84,7 +83,7 @@ void AutopilotHost::Run() {
 
 void AutopilotHost::Look() {
   const ClusterStatus status = controller_.Describe();
-  const ClusterView view = cluster::ViewOf(status, UnixSeconds());
+  const cluster::AutopilotView view = cluster::ViewOf(status, UnixSeconds());
   std::vector<AutopilotAction> actions;
   {
     const MutexLock lock(mutex_);

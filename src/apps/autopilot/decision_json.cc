@@ -21,7 +21,7 @@ using cluster::MeasuredService;
 using cluster::PlanForecast;
 
 constexpr size_t kStoredBytesMax = 512 << 10;  // the store takes a megabyte
-constexpr size_t kSentenceBytesMax = 4096, kPlanTextBytesMax = 256 << 10;
+constexpr size_t kDecisionTextBytesMax = 4096, kPlanTextBytesMax = 256 << 10;
 
 Json ToJson(const MeasuredLoad& load) {
   return {{"requests_per_s", load.requests_per_s},
@@ -74,8 +74,8 @@ Json ToJson(const PlanForecast& plan) {
 }
 
 PlanForecast ReadForecast(const Json& json) {
-  PlanForecast plan{.shape = TextField(json, "shape", kSentenceBytesMax),
-                    .method = TextField(json, "method", kSentenceBytesMax),
+  PlanForecast plan{.shape = TextField(json, "shape", kDecisionTextBytesMax),
+                    .method = TextField(json, "method", kDecisionTextBytesMax),
                     .requests_per_s = RealField(json, "requests_per_s")};
   if (HasNumber(json, "attainment")) plan.attainment = RealField(json, "attainment");
   // Read as written: TextField would replace its line breaks.
@@ -107,7 +107,7 @@ std::string Percent(const std::optional<double>& share) {
 
 std::string ForecastLine(const char* what, const PlanForecast& plan) {
   return fmt::format("  {:<8} {:>8.3g} req/s  {:>6}  {}\n", what, plan.requests_per_s,
-                     Percent(plan.attainment), Printable(plan.shape, kSentenceBytesMax));
+                     Percent(plan.attainment), Printable(plan.shape, kDecisionTextBytesMax));
 }
 
 }  // namespace
@@ -148,9 +148,9 @@ Decision ReadDecision(const Json& json) {
   decision.at_unix_s = RealField(json, "at");
   decision.cause =
       FromName(TextField(json, "cause"), DecisionCause::kForecastMissed, cluster::CauseName);
-  decision.why = TextField(json, "why", kSentenceBytesMax);
+  decision.why = TextField(json, "why", kDecisionTextBytesMax);
   decision.kind = FromName(TextField(json, "decision"), DecisionKind::kRollBack, cluster::KindName);
-  decision.reason = TextField(json, "reason", kSentenceBytesMax);
+  decision.reason = TextField(json, "reason", kDecisionTextBytesMax);
   if (const Json load = object("load"); load.is_object()) decision.load = ReadLoad(load);
   decision.workers = static_cast<int>(std::clamp<int64_t>(IntegerField(json, "workers"), 0, 4096));
   if (const Json now = object("current"); now.is_object()) decision.current = ReadForecast(now);
@@ -163,7 +163,7 @@ Decision ReadDecision(const Json& json) {
   decision.before = ReadService(object("before"));
   decision.after = ReadService(object("after"));
   if (HasNumber(json, "epoch")) decision.epoch = IntegerField(json, "epoch");
-  decision.outcome = TextField(json, "outcome", kSentenceBytesMax);
+  decision.outcome = TextField(json, "outcome", kDecisionTextBytesMax);
   return decision;
 }
 
@@ -210,12 +210,13 @@ Json AutopilotJson(const AutopilotStatus& status) {
 }
 
 std::string DecisionText(const Decision& decision, bool details) {
-  std::string text = fmt::format(
-      "{:>4}  {}  {}  ({}: {})\n      {}\n", decision.id, LocalTime(decision.at_unix_s),
-      KindName(decision.kind), CauseName(decision.cause),
-      Printable(decision.why, kSentenceBytesMax), Printable(decision.reason, kSentenceBytesMax));
+  std::string text =
+      fmt::format("{:>4}  {}  {}  ({}: {})\n      {}\n", decision.id, LocalTime(decision.at_unix_s),
+                  KindName(decision.kind), CauseName(decision.cause),
+                  Printable(decision.why, kDecisionTextBytesMax),
+                  Printable(decision.reason, kDecisionTextBytesMax));
   if (!decision.outcome.empty()) {
-    text += fmt::format("      {}\n", Printable(decision.outcome, kSentenceBytesMax));
+    text += fmt::format("      {}\n", Printable(decision.outcome, kDecisionTextBytesMax));
   }
   if (!details) return text;
   text += fmt::format(

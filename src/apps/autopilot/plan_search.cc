@@ -21,9 +21,9 @@ using cluster::SearchAnswer;
 using cluster::StartSearch;
 
 constexpr double kVariationMin = 0.1, kVariationMax = 5;  // of arrivals, beyond it is chance
-constexpr double kRateMin = 1e-3;
+constexpr double kSearchRateMin = 1e-3;
 // Without a request so far: as `millrace plan` without --workload.
-constexpr int kPromptTokens = 763, kOutputTokens = 232;
+constexpr int kAssumedPromptTokens = 763, kAssumedOutputTokens = 232;
 
 // The workers that could get layers, as the planner's cluster file.
 Result<std::string> ClusterText(const ClusterStatus& status, const Json& machines) {
@@ -37,13 +37,13 @@ Result<std::string> ClusterText(const ClusterStatus& status, const Json& machine
   return FormatClusterFile(view);
 }
 
-sim::WorkloadSpec WorkloadOf(const StartSearch& order) {
+sim::WorkloadSpec MeasuredWorkload(const StartSearch& order) {
   sim::WorkloadSpec spec;
   spec.arrivals = sim::ArrivalKind::kGamma;
   spec.cv = std::clamp(order.load.variation, kVariationMin, kVariationMax);
-  spec.rate = std::max(kRateMin, order.planned_requests_per_s);
-  spec.prompt.a = order.load.prompt_tokens > 0 ? order.load.prompt_tokens : kPromptTokens;
-  spec.output.a = order.load.output_tokens > 0 ? order.load.output_tokens : kOutputTokens;
+  spec.rate = std::max(kSearchRateMin, order.planned_requests_per_s);
+  spec.prompt.a = order.load.prompt_tokens > 0 ? order.load.prompt_tokens : kAssumedPromptTokens;
+  spec.output.a = order.load.output_tokens > 0 ? order.load.output_tokens : kAssumedOutputTokens;
   for (const auto& [prompt, output] : order.lengths) spec.lengths.push_back({prompt, output});
   return spec;
 }
@@ -112,7 +112,7 @@ Result<SearchAnswer> PlanSearch::Search(const StartSearch& order, const ClusterS
   flags.live = "the cluster";
   flags.model = options_.model;
   MR_ASSIGN_OR_RETURN(flags.live_text, ClusterText(status, machines));
-  MR_ASSIGN_OR_RETURN(PlanInputs inputs, LoadPlanInputs(flags, WorkloadOf(order)));
+  MR_ASSIGN_OR_RETURN(PlanInputs inputs, LoadPlanInputs(flags, MeasuredWorkload(order)));
   inputs.limits = options_.limits;
 
   const Time begin = clock_.Now();

@@ -112,17 +112,16 @@ Status ExplainWithRoles(const ReadPlanFlags& flags, const ReadPlan& read, const 
         "a plan with roles is explained with --model: a table of rates says "
         "nothing about prefill and decode apart");
   }
-  const auto explanation = ExplainRoles(read.inputs, read.plan,
-                                        {.clock = &clock,
-                                         .seconds_per_kind = flags.seconds_per_kind,
-                                         .progress = std::move(progress)});
+  const RoleExplanation explanation = ExplainRoles(read.inputs, read.plan,
+                                                   {.clock = &clock,
+                                                    .seconds_per_kind = flags.seconds_per_kind,
+                                                    .progress = std::move(progress)});
   if (ProgressStyle::ForStream(stderr).bar) fmt::print(stderr, "\r\033[K");
-  if (!explanation.ok()) return explanation.status();
   if (flags.json) {
-    fmt::print("{}\n", DumpJson(RoleExplanationJson(*explanation)));
+    fmt::print("{}\n", DumpJson(RoleExplanationJson(explanation)));
     return OkStatus();
   }
-  fmt::print("{}\n{}", RoleExplanationText(*explanation, read.plan, read.inputs.cluster),
+  fmt::print("{}\n{}", RoleExplanationText(explanation, read.plan, read.inputs.cluster),
              PlanText(read.plan, read.inputs.cluster));
   return OkStatus();
 }

@@ -120,8 +120,7 @@ Result<Found> FindByGoodput(const PlannerFlags& flags, const PlanInputs& inputs,
       return (clock.Now() - begin).seconds() >= flags.time_limit_s;
     });
   }
-  // Their nodes have several stages, which would be lost together.
-  if (!options.survive) options.others = DistServePlans(inputs, options.limits);
+  options.others = DistServePlans(inputs, options.limits);
   MR_ASSIGN_OR_RETURN(GoodputAnswer answer, SearchGoodput(inputs, options));
   return Found{.outcome = OutcomeOf(answer), .goodput = std::move(answer)};
 }

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "plan/placement_flow.h"
 #include "plan/planner.h"
-#include "sim/cluster/cluster_sim.h"
+#include "plan/roles/node_parts.h"
 
 namespace millrace::apps {
 namespace {
@@ -17,61 +17,103 @@ namespace {
 constexpr double kFull = 1 - 1e-6;  // of a capacity
 constexpr size_t kRowsMax = 16;
 
-plan::Placement PlacementOf(const plan::FlowProblem& problem, const Plan& plan) {
-  plan::Placement placement(problem.nodes.size());
-  for (const StagePlan& stage : plan.stages) {
-    placement[static_cast<size_t>(stage.nodes.front())] = stage.layers;
-  }
-  return placement;
-}
-
 std::string EndName(const plan::FlowProblem& problem, const std::optional<int>& node) {
   return node ? problem.nodes[static_cast<size_t>(*node)].name : "coordinator";
 }
 
-Result<std::vector<Explanation::OneMore>> TryOneMore(const PlanInputs& inputs,
-                                                     const plan::Placement& placement, double flow,
+// The flow of the best plan found with one more node, the last of `larger`.
+class OneMoreSearch {
+ public:
+  OneMoreSearch(const PlanInputs& inputs, const Plan& plan, const ExplainOptions& options)
+      : inputs_(inputs), plan_(plan), options_(options) {}
+
+  Result<double> Run(int node) const {
+    const plan::FlowProblem larger = WithOneMore(inputs_.problem, node);
+    const ClusterSpec cluster = WithOneMore(inputs_.cluster, node);
+    const plan::NodeParts parts(larger, plan_);
+    plan::PlanOptions search;
+    search.clock = options_.clock;
+    search.time_limit_s = options_.seconds_per_kind;
+    // A search places one range of layers on a node.
+    if (!parts.divided()) search.warm_starts = {parts.Placed().layers};
+    MR_ASSIGN_OR_RETURN(const auto outcome,
+                        plan::PlanWithinTrunks(larger, cluster, inputs_.token_bytes, search));
+    double most = outcome.plan.tokens_per_s;
+    if (!parts.divided()) return most;
+    for (const Plan& with : WithStagesOnLast(larger, plan_, {StageRole::kBoth})) {
+      most = std::max(most, FlowOf(larger, cluster, with));
+    }
+    return most;
+  }
+
+ private:
+  // Zero if it would overload a trunk.
+  double FlowOf(const plan::FlowProblem& larger, const ClusterSpec& cluster,
+                const Plan& plan) const {
+    const plan::NodeParts parts(larger, plan);
+    const plan::FlowProblem problem =
+        parts.Divide(WithTrunksFull(larger, cluster, plan, inputs_.token_bytes));
+    const plan::Placement placement = parts.Placed().layers;
+    const plan::PlacementFlow flow = parts.Flow(problem, placement);
+    const Plan made = parts.Merge(MakePlan(problem, placement, flow, 0));
+    const auto loads = TrunkLoads(cluster, made, inputs_.token_bytes);
+    const bool fits =
+        std::ranges::all_of(loads, [](const auto& load) { return load.ratio() <= 1 / kFull; });
+    return fits ? flow.tokens_per_s : 0;
+  }
+
+  const PlanInputs& inputs_;
+  const Plan& plan_;
+  const ExplainOptions& options_;
+};
+
+Result<std::vector<Explanation::OneMore>> TryOneMore(const PlanInputs& inputs, const Plan& plan,
                                                      const ExplainOptions& options) {
   const plan::FlowProblem& problem = inputs.problem;
   std::vector<Explanation::OneMore> found;
   std::set<std::string> seen;
+  const OneMoreSearch search(inputs, plan, options);
   for (int node = 0; node < problem.num_nodes(); ++node) {
     const std::string kind = NodeLabel(problem, node);
     if (problem.nodes[static_cast<size_t>(node)].max_layers() == 0) continue;
     if (!seen.insert(kind).second) continue;
     if (options.progress) options.progress(kind);
-    const plan::FlowProblem larger = WithOneMore(problem, node);
-    plan::PlanOptions search;
-    search.clock = options.clock;
-    search.time_limit_s = options.seconds_per_kind;
-    search.warm_starts = {placement};
-    search.warm_starts[0].push_back({});
-    MR_ASSIGN_OR_RETURN(const auto outcome,
-                        plan::PlanWithinTrunks(larger, WithOneMore(inputs.cluster, node),
-                                               inputs.token_bytes, search));
-    found.push_back(
-        {kind, outcome.plan.tokens_per_s, std::max(0.0, outcome.plan.tokens_per_s - flow)});
+    MR_ASSIGN_OR_RETURN(const double most, search.Run(node));
+    found.push_back({kind, most, std::max(0.0, most - plan.tokens_per_s)});
   }
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.added > b.added; });
   return found;
 }
 
-}  // namespace
-
-Status SeveralStagesPerNode() {
-  return InvalidArgument(
-      "a node of the plan has several stages, and such plans cannot be explained; 'millrace "
-      "simulate --plan' shows what limits them");
+// The parts of one node together; `placement` is by part.
+Explanation::NodeUse UseOf(const plan::NodeParts& parts, int node, const plan::FlowProblem& problem,
+                           const plan::Placement& placement, const plan::PlacementFlow& flow) {
+  Explanation::NodeUse use{.stages = 0};
+  for (const int p : parts.PartsOf(node)) {
+    const auto part = static_cast<size_t>(p);
+    const int layers = placement[part].size();
+    if (layers == 0) continue;
+    ++use.stages;
+    const double through = flow.node_tokens_per_s[part];
+    const double capacity = problem.nodes[part].TokensPerS(layers);
+    use.tokens_per_s += through;
+    use.capacity += capacity;
+    use.busy += parts.ShareOf(p) * through / capacity;
+    use.bottleneck = use.bottleneck || through >= capacity * kFull;
+  }
+  return use;
 }
+
+}  // namespace
 
 Result<Explanation> ExplainPlan(const PlanInputs& inputs, const Plan& plan,
                                 const ExplainOptions& options) {
-  if (sim::UsedNodes(plan).size() != plan.stages.size()) return SeveralStagesPerNode();
+  const plan::NodeParts parts(inputs.problem, plan);
   const plan::FlowProblem problem =
-      WithTrunksFull(inputs.problem, inputs.cluster, plan, inputs.token_bytes);
-  const plan::Placement placement = PlacementOf(problem, plan);
-  const plan::PlacementFlow flow = SolvePlacementFlow(problem, placement);
+      parts.Divide(WithTrunksFull(inputs.problem, inputs.cluster, plan, inputs.token_bytes));
+  const plan::Placement placement = parts.Placed().layers;
+  const plan::PlacementFlow flow = parts.Flow(problem, placement);
   Explanation out;
   out.max_flow = flow.tokens_per_s;
   for (const plan::CutEdge& edge : flow.cut) {
@@ -80,18 +122,14 @@ Result<Explanation> ExplainPlan(const PlanInputs& inputs, const Plan& plan,
                                             EndName(problem, edge.to),
                        edge.capacity});
   }
-  for (int node = 0; node < problem.num_nodes(); ++node) {
-    const int layers = placement[static_cast<size_t>(node)].size();
-    if (layers == 0) continue;
-    const auto& spec = problem.nodes[static_cast<size_t>(node)];
-    const double through = flow.node_tokens_per_s[static_cast<size_t>(node)];
-    const double capacity = spec.TokensPerS(layers);
-    out.nodes.push_back({spec.name, through, capacity, through >= capacity * kFull});
+  for (int node = 0; node < inputs.problem.num_nodes(); ++node) {
+    Explanation::NodeUse use = UseOf(parts, node, problem, placement, flow);
+    if (use.stages == 0) continue;
+    use.node = inputs.problem.nodes[static_cast<size_t>(node)].name;
+    out.nodes.push_back(std::move(use));
   }
-  std::stable_sort(out.nodes.begin(), out.nodes.end(), [](const auto& a, const auto& b) {
-    return a.tokens_per_s / a.capacity > b.tokens_per_s / b.capacity;
-  });
-  MR_ASSIGN_OR_RETURN(out.one_more, TryOneMore(inputs, placement, plan.tokens_per_s, options));
+  std::ranges::stable_sort(out.nodes, std::ranges::greater(), &Explanation::NodeUse::busy);
+  MR_ASSIGN_OR_RETURN(out.one_more, TryOneMore(inputs, plan, options));
   return out;
 }
 
@@ -114,9 +152,10 @@ std::string ExplanationText(const Explanation& explanation, const Plan& plan) {
       out += fmt::format("  and {} less busy\n", explanation.nodes.size() - i);
       break;
     }
-    out += fmt::format("  {:>5.1f} %  {:>12.1f} of {:>12.1f}  {}{}\n",
-                       100 * use.tokens_per_s / use.capacity, use.tokens_per_s, use.capacity,
-                       Printable(use.node), use.bottleneck ? "  (bottleneck)" : "");
+    out += fmt::format("  {:>5.1f} %  {:>12.1f} of {:>12.1f}  {}{}{}\n", 100 * use.busy,
+                       use.tokens_per_s, use.capacity, Printable(use.node),
+                       use.stages > 1 ? fmt::format(", {} stages", use.stages) : "",
+                       use.bottleneck ? "  (bottleneck)" : "");
   }
   out += "\nOne more node of a kind would add at least:\n";
   for (const Explanation::OneMore& more : explanation.one_more) {
@@ -133,6 +172,8 @@ Json ExplanationJson(const Explanation& explanation) {
   }
   for (const auto& use : explanation.nodes) {
     nodes.push_back({{"node", use.node},
+                     {"stages", use.stages},
+                     {"busy", use.busy},
                      {"tokens_per_s", use.tokens_per_s},
                      {"capacity", use.capacity},
                      {"bottleneck", use.bottleneck}});

@@ -27,8 +27,10 @@ struct Explanation {
   };
   struct NodeUse {
     std::string node;
-    double tokens_per_s = 0, capacity = 0;
-    bool bottleneck = false;  // runs at its capacity
+    int stages = 1;
+    double busy = 0;                        // share of its time, of all its stages together
+    double tokens_per_s = 0, capacity = 0;  // of all its stages, each with its share of the node
+    bool bottleneck = false;                // a stage runs at its capacity
   };
   struct OneMore {
     std::string kind;
@@ -41,12 +43,10 @@ struct Explanation {
   std::vector<OneMore> one_more;
 };
 
-// REQUIRES: a plan that CheckPlan accepts. kInvalidArgument: a node of the plan has several stages.
+// REQUIRES: a plan that CheckPlan accepts. Where a node has several stages, each keeps its share of
+// the node (plan/roles/node_parts.h).
 Result<Explanation> ExplainPlan(const PlanInputs& inputs, const Plan& plan,
                                 const ExplainOptions& options);
-
-// What ExplainPlan and ExplainRoles answer where a node has several stages.
-Status SeveralStagesPerNode();
 
 std::string ExplanationText(const Explanation& explanation, const Plan& plan);
 Json ExplanationJson(const Explanation& explanation);

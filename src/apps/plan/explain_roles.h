@@ -26,17 +26,17 @@ struct RoleExplanation {
     StageRole role = StageRole::kBoth;
     int nodes = 0;
     double requests_per_s = 0;  // that it keeps up alone
-    double busiest = 0;         // share of its time, at the plan's rate
+    double busiest = 0;         // share of the time that a stage has, at the plan's rate
     bool bottleneck = false;
   };
   struct NodeUse {
     std::string node;
-    StageRole role = StageRole::kBoth;
-    double busy = 0;
+    std::string roles;  // of its stages: "prefill", "prefill + decode"
+    double busy = 0;    // share of its time, of all its stages together
   };
   struct OneMore {
     std::string kind;
-    StageRole role = StageRole::kBoth;  // of the added node; a new division may move others too
+    std::string roles;  // of the added node; a new division may move others too
     double requests_per_s = 0, added = 0;
   };
   double requests_per_s = 0;
@@ -47,10 +47,10 @@ struct RoleExplanation {
   std::vector<OneMore> one_more;
 };
 
-// REQUIRES: inputs.goodput, and a plan that CheckPlan accepts. kInvalidArgument: a node of the plan
-// has several stages.
-Result<RoleExplanation> ExplainRoles(const PlanInputs& inputs, const Plan& plan,
-                                     const RoleExplainOptions& options);
+// REQUIRES: inputs.goodput, and a plan that CheckPlan accepts. Where a node has several stages,
+// each keeps its share of the node (plan/roles/node_parts.h).
+RoleExplanation ExplainRoles(const PlanInputs& inputs, const Plan& plan,
+                             const RoleExplainOptions& options);
 
 std::string RoleExplanationText(const RoleExplanation& explanation, const Plan& plan,
                                 const ClusterSpec& cluster);

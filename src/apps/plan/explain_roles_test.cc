@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "apps/plan/explain.h"
 #include "plan/roles/role_plan.h"
 #include "plan/roles/testing_roles.h"
 
@@ -33,26 +32,25 @@ class ExplainRolesTest : public ::testing::Test {
 
 TEST_F(ExplainRolesTest, NamesTheBottleneckAndWhatOneMoreNodeAdds) {
   const auto found = ExplainRoles(inputs_, plan_, {.clock = &clock_});
-  ASSERT_TRUE(found.ok()) << found.status().ToString();
-  EXPECT_NEAR(found->requests_per_s, kPrefillAlone, 1e-3);
-  EXPECT_EQ(found->limit, "prefill of n0");
-  ASSERT_EQ(found->roles.size(), 2u);
-  EXPECT_EQ(found->roles[0].role, StageRole::kPrefill);
-  EXPECT_TRUE(found->roles[0].bottleneck);
-  EXPECT_NEAR(found->roles[0].requests_per_s, kPrefillAlone, 1e-3);
-  EXPECT_NEAR(found->roles[0].busiest, 0.95, 1e-6);
-  EXPECT_FALSE(found->roles[1].bottleneck);
-  EXPECT_GT(found->roles[1].requests_per_s, 10 * kPrefillAlone);
-  ASSERT_EQ(found->nodes.size(), 2u);
-  EXPECT_EQ(found->nodes[0].node, "n0");  // the busier first
+  EXPECT_NEAR(found.requests_per_s, kPrefillAlone, 1e-3);
+  EXPECT_EQ(found.limit, "prefill of n0");
+  ASSERT_EQ(found.roles.size(), 2u);
+  EXPECT_EQ(found.roles[0].role, StageRole::kPrefill);
+  EXPECT_TRUE(found.roles[0].bottleneck);
+  EXPECT_NEAR(found.roles[0].requests_per_s, kPrefillAlone, 1e-3);
+  EXPECT_NEAR(found.roles[0].busiest, 0.95, 1e-6);
+  EXPECT_FALSE(found.roles[1].bottleneck);
+  EXPECT_GT(found.roles[1].requests_per_s, 10 * kPrefillAlone);
+  ASSERT_EQ(found.nodes.size(), 2u);
+  EXPECT_EQ(found.nodes[0].node, "n0");  // the busier first
   // Another node of n0's kind prefills as much again; one of n1's kind has nothing to do.
-  ASSERT_EQ(found->one_more.size(), 2u);
-  EXPECT_EQ(found->one_more[0].kind, "p");
-  EXPECT_EQ(found->one_more[0].role, StageRole::kPrefill);
-  EXPECT_NEAR(found->one_more[0].added, kPrefillAlone, 1e-3);
-  EXPECT_EQ(found->one_more[1].kind, "d");
-  EXPECT_LT(found->one_more[1].added, 0.01 * kPrefillAlone);
-  const std::string text = RoleExplanationText(*found, plan_, inputs_.cluster);
+  ASSERT_EQ(found.one_more.size(), 2u);
+  EXPECT_EQ(found.one_more[0].kind, "p");
+  EXPECT_EQ(found.one_more[0].roles, "prefill");
+  EXPECT_NEAR(found.one_more[0].added, kPrefillAlone, 1e-3);
+  EXPECT_EQ(found.one_more[1].kind, "d");
+  EXPECT_LT(found.one_more[1].added, 0.01 * kPrefillAlone);
+  const std::string text = RoleExplanationText(found, plan_, inputs_.cluster);
   EXPECT_NE(
       text.find("requests/s without limits on latency by the estimate, bound by prefill of n0\n"),
       std::string::npos)
@@ -64,9 +62,8 @@ TEST_F(ExplainRolesTest, NamesTheBottleneckAndWhatOneMoreNodeAdds) {
 TEST_F(ExplainRolesTest, LimitsBindAndAreNamed) {
   inputs_.limits.ttft_s = 0.1;  // a prompt of 800 tokens takes 0.032 s alone
   const auto found = ExplainRoles(inputs_, plan_, {.clock = &clock_});
-  ASSERT_TRUE(found.ok()) << found.status().ToString();
-  EXPECT_LT(found->requests_per_s, 0.8 * kPrefillAlone);
-  const std::string text = RoleExplanationText(*found, plan_, inputs_.cluster);
+  EXPECT_LT(found.requests_per_s, 0.8 * kPrefillAlone);
+  const std::string text = RoleExplanationText(found, plan_, inputs_.cluster);
   EXPECT_NE(text.find("requests/s within the limits by the estimate, bound by ttft\n"),
             std::string::npos)
       << text;
@@ -80,25 +77,45 @@ TEST_F(ExplainRolesTest, AStageOfBothRolesIsOneOfTheRoles) {
                                       {StageRole::kPrefill, StageRole::kDecode, StageRole::kBoth}};
   const Plan plan = MakeRolePlan(problem, placement, EstimateRoles(problem, placement), 1e9);
   const auto found = ExplainRoles(inputs_, plan, {.clock = &clock_});
-  ASSERT_TRUE(found.ok()) << found.status().ToString();
-  ASSERT_EQ(found->roles.size(), 3u);
-  const RoleExplanation::Role& both = found->roles[2];
+  ASSERT_EQ(found.roles.size(), 3u);
+  const RoleExplanation::Role& both = found.roles[2];
   EXPECT_EQ(both.role, StageRole::kBoth);
   EXPECT_FALSE(both.bottleneck);  // its requests do not pass the others
   // Its own 32 outputs per step: as testing_roles.h has the rate.
   EXPECT_NEAR(both.requests_per_s, 1 / (4 * (800 * 1e-5 + 100 * (2e-3 / 32 + 1e-5))), 1e-3);
-  const double pair = std::min(found->roles[0].requests_per_s, found->roles[1].requests_per_s);
-  EXPECT_NEAR(found->requests_per_s, pair + both.requests_per_s, 0.05 * pair);
+  const double pair = std::min(found.roles[0].requests_per_s, found.roles[1].requests_per_s);
+  EXPECT_NEAR(found.requests_per_s, pair + both.requests_per_s, 0.05 * pair);
 }
 
-TEST_F(ExplainRolesTest, SeveralStagesOfANodeAreRefused) {
-  plan_.stages[1].nodes = plan_.stages[0].nodes;
-  EXPECT_EQ(ExplainRoles(inputs_, plan_, {.clock = &clock_}).status().code(),
-            StatusCode::kInvalidArgument);
-  for (StagePlan& stage : plan_.stages) stage.role = StageRole::kBoth;
-  ExplainOptions options;
-  options.clock = &clock_;
-  EXPECT_EQ(ExplainPlan(inputs_, plan_, options).status().code(), StatusCode::kInvalidArgument);
+// n0 with two devices, one for each role: as if each were a node of half its speed.
+TEST_F(ExplainRolesTest, SeveralStagesOfANodeEachHaveTheirDevices) {
+  const plan::TestNode node{.kind = "p", .max_layers = 4};
+  inputs_.goodput = plan::RoleTestProblem(4, {node}, 1e9, 2);
+  plan::FlowNode& flow = inputs_.goodput->flow.nodes[0];
+  flow.devices = 2;
+  flow.room_layers = 8;
+  plan_ = {.model = "m", .cluster = "test", .num_layers = 4, .partial_inference = false};
+  plan_.stages = {{.nodes = {0}, .layers = {0, 4}, .role = StageRole::kPrefill},
+                  {.nodes = {0}, .layers = {0, 4}, .role = StageRole::kDecode}};
+  const auto found = ExplainRoles(inputs_, plan_, {.clock = &clock_});
+  ASSERT_EQ(found.roles.size(), 2u);
+  const double prefill = 0.95 / (2 * 4 * 800 * 1e-5);
+  EXPECT_EQ(found.roles[0].nodes, 1);
+  EXPECT_NEAR(found.roles[0].requests_per_s, prefill, 1e-3);
+  EXPECT_TRUE(found.roles[0].bottleneck);
+  EXPECT_NEAR(found.roles[0].busiest, 0.95, 1e-6);
+  EXPECT_NEAR(found.requests_per_s, prefill, 1e-3);
+  EXPECT_EQ(found.limit, "prefill of n0 (stage 0)");
+  ASSERT_EQ(found.nodes.size(), 1u);
+  EXPECT_EQ(found.nodes[0].node, "n0");
+  EXPECT_EQ(found.nodes[0].roles, "prefill + decode");
+  EXPECT_NEAR(found.nodes[0].busy, (0.95 + found.roles[1].busiest) / 2, 1e-6);
+  // Another such node with both stages does as much again; alone for prompts it does twice as much
+  // beside what the plan has, and the outputs then bind.
+  ASSERT_EQ(found.one_more.size(), 1u);
+  EXPECT_GE(found.one_more[0].added, 0.99 * prefill);
+  const std::string text = RoleExplanationText(found, plan_, inputs_.cluster);
+  EXPECT_NE(text.find(" %  prefill + decode n0\n"), std::string::npos) << text;
 }
 
 }  // namespace

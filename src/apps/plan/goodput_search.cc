@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "plan/cheapest_goodput.h"
 #include "plan/roles/after_loss.h"
-#include "plan/roles/role_problem.h"
 #include "sim/cluster/cluster_sim.h"
 
 namespace millrace::apps {
@@ -37,22 +36,12 @@ bool HasSpot(const ClusterSpec& cluster) {
 }
 
 // Judges what is left after the losses that the estimate finds worst. `problem` outlives it.
-plan::Evaluator AfterWorstLosses(plan::Evaluator judge, const plan::RoleProblem& problem) {
+plan::Evaluator AfterWorstLosses(plan::Evaluator judge, const plan::GoodputProblem& problem) {
   return [judge = std::move(judge), &problem](const Plan& plan,
                                               const plan::JudgeHints& hints) -> Result<double> {
-    std::vector<plan::AfterLoss> losses;
-    for (const StagePlan& stage : plan.stages) {
-      const auto& losable = problem.goodput->losable;
-      if (std::ranges::find(losable, stage.nodes.front()) == losable.end()) continue;
-      auto left = PlanAfterLoss(problem, plan, stage.nodes.front());
-      if (!left) {
-        return FailedPrecondition("the loss of a node with several stages is not supported");
-      }
-      if (left->plan.stages.empty()) return 0.0;
-      losses.push_back(std::move(*left));
-    }
+    std::vector<plan::AfterLoss> losses = PlansAfterLoss(problem, plan);
     if (losses.empty()) return judge(plan, hints);
-    std::ranges::stable_sort(losses, {}, &plan::AfterLoss::requests_per_s);
+    if (losses.front().plan.stages.empty()) return 0.0;
     if (losses.size() > kLossesJudged) losses.resize(kLossesJudged);
     std::optional<double> worst;
     for (const plan::AfterLoss& loss : losses) {
@@ -151,11 +140,10 @@ Result<GoodputAnswer> SearchGoodput(const PlanInputs& inputs, const GoodputSearc
     return FlowWithinTrunks(problem.flow, inputs.cluster, inputs.token_bytes, placement);
   };
   if (options.survive) problem.losable = LosableNodes(inputs.cluster);
-  const plan::RoleProblem roles = RolesOf(problem);
   GoodputAnswer answer;
   auto ranked = RankPlans(
       problem, rank,
-      options.survive && options.judge ? AfterWorstLosses(options.judge, roles) : options.judge);
+      options.survive && options.judge ? AfterWorstLosses(options.judge, problem) : options.judge);
   if (!ranked.ok() || ranked->front().estimate.requests_per_s < kRequestsPerSMin) {
     if (ranked.status().code() == StatusCode::kInvalidArgument) return ranked.status();
     plan::CandidateOptions search = rank.colocated;
@@ -227,10 +215,8 @@ std::string GoodputText(const GoodputAnswer& answer, const GoodputSearchOptions&
   }
   if (answer.cheapest) return out;
   if (options.survive) {
-    out += fmt::format(
-        "all rates are those after the loss of any one {}node; plans with several stages on a node "
-        "are not rated\n",
-        HasSpot(cluster) ? "spot " : "");
+    out += fmt::format("all rates are those after the loss of any one {}node\n",
+                       HasSpot(cluster) ? "spot " : "");
   }
   const plan::PlanCandidate *with = answer.Best(true), *without = answer.Best(false);
   out += "\n" + Line("with roles", with, cluster) + Line("without roles", without, cluster);

@@ -23,7 +23,7 @@ struct GoodputSearchOptions {
   bool survive = false;  // the goodput after the loss of any one node: a spot node if there are any
   std::function<void(const plan::GoodputProgress&)> progress;
   plan::Evaluator judge;  // empty: the estimates decide
-  // Candidates of other searches. With `survive`, those with one stage per node only.
+  // Candidates of other searches.
   std::vector<plan::PlanCandidate> others;
 };
 

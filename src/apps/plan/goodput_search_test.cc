@@ -55,7 +55,7 @@ TEST_F(GoodputSearchTest, SurviveIsTheRateAfterTheWorstLoss) {
   const auto answer = Search(inputs, true);
   ASSERT_TRUE(answer.ok());
   EXPECT_NE(GoodputText(*answer, options_, inputs.cluster)
-                .find("all rates are those after the loss of any one spot node; plans with "),
+                .find("all rates are those after the loss of any one spot node\n"),
             std::string::npos);
 }
 
@@ -72,6 +72,37 @@ TEST_F(GoodputSearchTest, SurviveJudgesWhatIsLeft) {
   EXPECT_EQ(most, 2u);
   EXPECT_EQ(answer->best().score, 2);
   EXPECT_EQ(answer->best().plan.stages.size(), 3u);
+}
+
+// A plan of another search with two stages in each node: both are lost with it.
+TEST_F(GoodputSearchTest, SurviveRatesPlansWithSeveralStagesOnANode) {
+  PlanInputs inputs = InputsOf({1e-5, 1e-5});
+  plan::PlanCandidate& other = options_.others.emplace_back();
+  other.plan = {.model = "m", .cluster = "test", .num_layers = 4, .partial_inference = false};
+  for (int stage = 0; stage < 4; ++stage) {
+    inputs.goodput->flow.nodes[static_cast<size_t>(stage / 2)].devices = 2;
+    inputs.goodput->flow.nodes[static_cast<size_t>(stage / 2)].room_layers = 8;
+    other.plan.stages.push_back({.nodes = {stage / 2}, .layers = {0, 4}});
+    other.plan.edges.push_back({std::nullopt, stage, 10});
+    other.plan.edges.push_back({stage, std::nullopt, 10});
+  }
+  inputs.problem = inputs.goodput->flow;
+  other.method = "other";
+  other.estimate.requests_per_s = 1000;
+  std::vector<size_t> judged;
+  options_.judge = [&](const Plan& plan, const plan::JudgeHints&) -> Result<double> {
+    if (plan.stages.front().tensor_parallel == 1) judged.push_back(plan.stages.size());
+    return 1.0;
+  };
+  const auto answer = Search(inputs, true);
+  ASSERT_TRUE(answer.ok()) << answer.status().ToString();
+  const auto found = std::ranges::find(answer->ranked, "other", &plan::PlanCandidate::method);
+  ASSERT_NE(found, answer->ranked.end());
+  EXPECT_EQ(judged, (std::vector<size_t>{2, 2})) << "after the loss of either node";
+  // Each of the two that are left takes twice as long as the node.
+  EXPECT_NEAR(found->estimate.requests_per_s, 1 / RequestSeconds(1e-5), 1e-3);
+  EXPECT_NE(found->estimate.limit.find(" after the loss of n0"), std::string::npos)
+      << found->estimate.limit;
 }
 
 // A catalogue device becomes a node with these times.

@@ -1,6 +1,8 @@
 #include "apps/plan/one_more.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 namespace millrace::apps {
 
@@ -40,6 +42,7 @@ plan::GoodputProblem WithOneMore(const plan::GoodputProblem& problem, int node) 
   out.flow = WithOneMore(problem.flow, node);
   out.rates.push_back(problem.rates[at]);
   out.kv_token_layers.push_back(problem.kv_token_layers[at]);
+  if (!problem.on_devices.empty()) out.on_devices.push_back(problem.on_devices[at]);
   if (!problem.nic_tokens_per_s.empty())
     out.nic_tokens_per_s.push_back(problem.nic_tokens_per_s[at]);
   const auto old = [&](int place) { return place < n ? place : place == n ? node : n; };
@@ -69,6 +72,38 @@ plan::GoodputProblem WithOneMore(const plan::GoodputProblem& problem, int node) 
     }
   }
   return out;
+}
+
+std::vector<Plan> WithStagesOnLast(const plan::FlowProblem& larger, const Plan& plan,
+                                   const std::vector<StageRole>& roles) {
+  const int last = larger.num_nodes() - 1;
+  const plan::FlowNode& node = larger.nodes.back();
+  std::set<LayerRange> ranges;
+  std::map<int, std::vector<StagePlan>> alike;  // by node
+  for (const StagePlan& stage : plan.stages) {
+    ranges.insert(stage.layers);
+    const int other = stage.nodes.front();
+    if (NodeLabel(larger, other) == NodeLabel(larger, last)) alike[other].push_back(stage);
+  }
+  std::vector<std::vector<StagePlan>> added;
+  for (const LayerRange& layers : ranges) {
+    if (layers.size() > node.max_layers()) continue;
+    for (const StageRole role : roles) {
+      added.push_back({{.tensor_parallel = node.devices, .layers = layers, .role = role}});
+    }
+  }
+  for (const auto& [other, stages] : alike) {
+    if (stages.size() > 1) added.push_back(stages);
+  }
+  std::vector<Plan> plans;
+  for (const std::vector<StagePlan>& stages : added) {
+    Plan& with = plans.emplace_back(plan);
+    for (const StagePlan& stage : stages) {
+      with.stages.push_back(stage);
+      with.stages.back().nodes = {last};
+    }
+  }
+  return plans;
 }
 
 ClusterSpec WithOneMore(const ClusterSpec& cluster, NodeIndex node) {

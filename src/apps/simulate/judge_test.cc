@@ -87,6 +87,24 @@ TEST(Judge, WithoutLimitsTheRateDoesNotDependOnTheRateOfTheWorkload) {
   EXPECT_NEAR(Score(idle, plan, {}, most * 2) / most, 1, 0.1) << "or too high";
 }
 
+// A stage has as many devices as it is spread over, also where it is alone on its node.
+TEST(Judge, AStageHasItsDevicesOfANode) {
+  PlanInputs inputs = InputsOf("");
+  for (NodeSpec& node : inputs.cluster.nodes) {
+    node.device_count = 2;
+    node.memory_bytes *= 2;
+  }
+  Plan plan = PlanOn(inputs, 1);
+  const double one = Score(inputs, plan, {}, 10);
+  plan.stages[0].tensor_parallel = 2;
+  EXPECT_GT(Score(inputs, plan, {}, 10), 1.1 * one);
+  plan.stages[0].tensor_parallel = 1;
+  plan.stages.push_back(plan.stages[0]);  // the same on the other device
+  plan.edges.push_back({std::nullopt, 1, 100});
+  plan.edges.push_back({1, std::nullopt, 100});
+  EXPECT_NEAR(Score(inputs, plan, {}, 20), 2 * one, 0.2 * one);
+}
+
 TEST(Judge, ATraceIsAnsweredAtItsOwnTimes) {
   sim::WorkloadSpec trace;
   trace.arrivals = sim::ArrivalKind::kTrace;

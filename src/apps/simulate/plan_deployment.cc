@@ -20,32 +20,29 @@ namespace {
 constexpr double kTokenIdBytes = 4;
 constexpr int kPlanWaitingMax = 1 << 20;
 
-// What a stage has of its nodes. Several stages of a node divide its devices, or the memory of its
-// only device in proportion to their layers.
+// What a stage has of its nodes: its share of several devices, or the only one, whose memory
+// several stages divide in proportion to their layers.
 struct NodePart {
   int devices = 0;
   int64_t memory_bytes = 0;
 };
 NodePart PartOfNodes(const StagePlan& stage, const Plan& plan, const ClusterSpec& cluster) {
   NodePart out;
+  const auto nodes = static_cast<int>(stage.nodes.size());
   for (const NodeIndex index : stage.nodes) {
     const NodeSpec& node = cluster.nodes[static_cast<size_t>(index)];
-    int stages = 0, layers = 0;
+    if (node.device_count > 1) {
+      const int devices = std::min(node.device_count, (stage.tensor_parallel + nodes - 1) / nodes);
+      out.devices += devices;
+      out.memory_bytes += node.memory_bytes / node.device_count * devices;
+      continue;
+    }
+    int layers = 0;
     for (const StagePlan& other : plan.stages) {
-      if (std::ranges::find(other.nodes, index) == other.nodes.end()) continue;
-      ++stages;
-      layers += other.layers.size();
+      if (std::ranges::find(other.nodes, index) != other.nodes.end()) layers += other.layers.size();
     }
-    if (stages == 1) {
-      out.devices += node.device_count;
-      out.memory_bytes += node.memory_bytes;
-    } else if (node.device_count == 1) {
-      out.devices += 1;
-      out.memory_bytes += node.memory_bytes * stage.layers.size() / layers;
-    } else {
-      out.devices += stage.tensor_parallel;
-      out.memory_bytes += node.memory_bytes / node.device_count * stage.tensor_parallel;
-    }
+    out.devices += 1;
+    out.memory_bytes += node.memory_bytes * stage.layers.size() / layers;
   }
   return out;
 }

@@ -24,8 +24,8 @@ bool Similar(const MeasuredLoad& a, const MeasuredLoad& b) {
          Similar(a.output_tokens, b.output_tokens);
 }
 
-bool CanServe(const ClusterView& view) {
-  return std::ranges::any_of(view.members, [](const ClusterView::Member& member) {
+bool CanServe(const AutopilotView& view) {
+  return std::ranges::any_of(view.members, [](const AutopilotView::Member& member) {
     return member.usable && !member.leaving;
   });
 }
@@ -58,7 +58,7 @@ void Autopilot::Arrived(RequestId id, int prompt_tokens, Time now) {
   NoteLoad(shift_.Arrived(SecondsOf(now), prompt_tokens, output), now);
 }
 
-void Autopilot::Observe(const ClusterView& view, Time now) {
+void Autopilot::Observe(const AutopilotView& view, Time now) {
   if (!started_) started_ = now;
   NoteMembers(view, now);
   view_ = view;

@@ -70,7 +70,7 @@ struct AutopilotOptions {
 };
 
 // The cluster as the caller sees it.
-struct ClusterView {
+struct AutopilotView {
   struct Member {
     std::string name;
     bool usable = true;
@@ -120,7 +120,7 @@ class Autopilot {
   void Heard(const RequestOutput& output, Time now) { meter_.Heard(output, now); }
 
   // Call it about every second, and when something has changed.
-  void Observe(const ClusterView& view, Time now);
+  void Observe(const AutopilotView& view, Time now);
   // Answers a StartSearch; another id is ignored.
   void SearchEnded(uint64_t id, SearchAnswer answer, Time now);
   // Answers an ApplyPlanText: the plan was accepted under this epoch, or was refused.
@@ -154,7 +154,7 @@ class Autopilot {
   };
 
   // autopilot_causes.cc: what calls for a search.
-  void NoteMembers(const ClusterView& view, Time now);
+  void NoteMembers(const AutopilotView& view, Time now);
   void NoteLoad(std::optional<plan::ReplanReason> shift, Time now);
   void NoteLimits(Time now);
   void Want(Cause cause);
@@ -189,7 +189,7 @@ class Autopilot {
 
   Phase phase_ = Phase::kWatching;
   std::optional<Time> started_;
-  std::optional<ClusterView> view_;
+  std::optional<AutopilotView> view_;
   std::optional<Time> members_changed_;
   std::optional<Time> idle_since_;  // nothing is served, although there are workers
   Time level_since_;                // the load has been as it is at least since then

@@ -14,8 +14,8 @@ constexpr Duration kLimitsSpan = Duration::Seconds(30);
 
 Time Before(Time now, Duration span) { return {now.ns - span.ns}; }
 
-const ClusterView::Member* FindMember(const ClusterView& view, const std::string& name) {
-  const auto found = std::ranges::find(view.members, name, &ClusterView::Member::name);
+const AutopilotView::Member* FindMember(const AutopilotView& view, const std::string& name) {
+  const auto found = std::ranges::find(view.members, name, &AutopilotView::Member::name);
   return found == view.members.end() ? nullptr : &*found;
 }
 
@@ -25,7 +25,7 @@ std::string Listed(const char* what, const std::vector<std::string>& names) {
   return fmt::format("{} {}", what, fmt::join(names, ", "));
 }
 
-bool MayServe(const ClusterView::Member* member) {
+bool MayServe(const AutopilotView::Member* member) {
   return member != nullptr && member->usable && !member->leaving;
 }
 
@@ -37,17 +37,17 @@ void Autopilot::Want(Cause cause) {
 }
 
 // Compares the workers with those of the last view.
-void Autopilot::NoteMembers(const ClusterView& view, Time now) {
+void Autopilot::NoteMembers(const AutopilotView& view, Time now) {
   if (!view_) return;
   std::vector<std::string> joined, lost, leaving;
-  for (const ClusterView::Member& member : view.members) {
+  for (const AutopilotView::Member& member : view.members) {
     const auto* before = FindMember(*view_, member.name);
     if (MayServe(&member) && !MayServe(before)) joined.push_back(member.name);
     if (!MayServe(&member) && MayServe(before)) {
       (member.leaving ? leaving : lost).push_back(member.name);
     }
   }
-  for (const ClusterView::Member& member : view_->members) {
+  for (const AutopilotView::Member& member : view_->members) {
     if (MayServe(&member) && FindMember(view, member.name) == nullptr) lost.push_back(member.name);
   }
   if (joined.empty() && lost.empty() && leaving.empty()) return;

@@ -45,9 +45,9 @@ class World {
     while (view_.shape != plan && now_s_ - begin < limit_s) Run(kTick_s);
     return now_s_ - begin;
   }
-  void Lose(const std::string& name) { std::erase(view_.members, ClusterView::Member{name}); }
+  void Lose(const std::string& name) { std::erase(view_.members, AutopilotView::Member{name}); }
   void Give(const std::string& name) { view_.members.push_back({name}); }
-  ClusterView& view() { return view_; }
+  AutopilotView& view() { return view_; }
   Autopilot& pilot() { return pilot_; }
   const Decision& last() const { return pilot_.decisions().back(); }
   int changes() const { return changes_; }
@@ -141,7 +141,7 @@ class World {
 
   Autopilot pilot_;
   AutopilotOptions options_;
-  ClusterView view_;
+  AutopilotView view_;
   std::map<std::string, Capacity> capacity_;
   std::map<std::string, double> forecast_factor_;
   double now_s_ = 0, rate_ = 0, due_ = 0, credit_ = 0;

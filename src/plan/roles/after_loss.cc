@@ -1,43 +1,45 @@
 #include "plan/roles/after_loss.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "plan/planner.h"
+#include "plan/roles/node_parts.h"
 #include "plan/roles/role_estimate.h"
 #include "plan/roles/role_plan.h"
 
 namespace millrace::plan {
 
-std::optional<RolePlacement> PlacementOf(const RoleProblem& problem, const Plan& plan) {
-  const auto n = static_cast<size_t>(problem.num_nodes());
-  RolePlacement out{Placement(n), std::vector<StageRole>(n, StageRole::kBoth)};
-  for (const StagePlan& stage : plan.stages) {
-    const auto node = static_cast<size_t>(stage.nodes.front());
-    if (out.layers[node].size() > 0) return std::nullopt;
-    out.layers[node] = stage.layers;
-    out.roles[node] = stage.role;
-  }
-  return out;
-}
-
-std::optional<AfterLoss> PlanAfterLoss(const RoleProblem& problem, const Plan& plan, int node) {
-  const auto placement = PlacementOf(problem, plan);
-  if (!placement) return std::nullopt;
-  GoodputProblem now = *problem.goodput;
-  now.losable.clear();
-  RoleProblem left = problem;
-  left.goodput = &now;
-  const RolePlacement rest = WithoutNode(*placement, node);
-  const bool roles = std::ranges::any_of(
+std::vector<AfterLoss> PlansAfterLoss(const GoodputProblem& problem, const Plan& plan) {
+  if (problem.losable.empty()) return {};
+  const NodeParts parts(problem.flow, plan);
+  GoodputProblem of_parts = parts.Divide(problem);
+  of_parts.flow.partial_inference = plan.partial_inference;
+  const RoleProblem roles = RolesOf(of_parts);
+  const bool apart = std::ranges::any_of(
       plan.stages, [](const StagePlan& stage) { return stage.role != StageRole::kBoth; });
-  if (!roles) {
-    const PlacementFlow flow = SolvePlacementFlow(now.flow, rest.layers);
-    return AfterLoss{MakePlan(now.flow, rest.layers, flow, plan.tokens_per_s_bound),
-                     EstimateTogether(left, rest.layers, flow.edges).requests_per_s};
+  std::vector<AfterLoss> losses;
+  for (const int node : problem.losable) {
+    const bool used = std::ranges::any_of(
+        plan.stages, [node](const StagePlan& stage) { return stage.nodes.front() == node; });
+    if (!used) continue;
+    const RolePlacement rest = parts.WithoutNode(node);
+    AfterLoss& loss = losses.emplace_back();
+    if (apart) {
+      const RoleEstimate estimate = EstimateRoles(roles, rest);
+      loss.estimate = SummaryOf(estimate);
+      loss.plan = MakeRolePlan(roles, rest, estimate, plan.tokens_per_s_bound);
+    } else {
+      const PlacementFlow flow = parts.Flow(of_parts.flow, rest.layers);
+      loss.estimate = EstimateTogether(roles, rest.layers, flow.edges);
+      loss.plan = MakePlan(of_parts.flow, rest.layers, flow, plan.tokens_per_s_bound);
+    }
+    loss.plan = parts.Merge(std::move(loss.plan));
+    loss.estimate.limit = LimitAfterLoss(problem, node, loss.estimate.limit);
   }
-  const RoleEstimate estimate = EstimateRoles(left, rest);
-  return AfterLoss{MakeRolePlan(left, rest, estimate, plan.tokens_per_s_bound),
-                   estimate.requests_per_s};
+  std::ranges::stable_sort(losses, {},
+                           [](const AfterLoss& loss) { return loss.estimate.requests_per_s; });
+  return losses;
 }
 
 }  // namespace millrace::plan

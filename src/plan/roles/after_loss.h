@@ -1,22 +1,22 @@
-// What is left of a plan when a node is lost: the other nodes keep their layers and roles, and
-// requests flow through them. Pure; any thread.
+// What is left of a plan when a node is lost with all its stages: the others keep their layers,
+// roles and shares of their nodes (node_parts.h), and requests flow through them. Pure; any thread.
 #pragma once
 
-#include <optional>
+#include <string>
+#include <vector>
 
 #include "core/plan.h"
-#include "plan/roles/role_problem.h"
+#include "plan/flow_goodput.h"
 
 namespace millrace::plan {
 
-// The roles and layers of a plan. None: a node has several stages.
-std::optional<RolePlacement> PlacementOf(const RoleProblem& problem, const Plan& plan);
-
 struct AfterLoss {
-  Plan plan;                  // without stages if nothing can be served
-  double requests_per_s = 0;  // estimated
+  Plan plan;                 // without stages if nothing can be served
+  GoodputEstimate estimate;  // its limit names the lost node
 };
-// None: a node has several stages.
-std::optional<AfterLoss> PlanAfterLoss(const RoleProblem& problem, const Plan& plan, int node);
+
+// One for each node of `problem.losable` that the plan uses, the worst first. REQUIRES: each stage
+// of the plan is on one node.
+std::vector<AfterLoss> PlansAfterLoss(const GoodputProblem& problem, const Plan& plan);
 
 }  // namespace millrace::plan

@@ -4,6 +4,8 @@
 
 #include "plan/check.h"
 #include "plan/planner.h"
+#include "plan/roles/node_parts.h"
+#include "plan/roles/role_estimate.h"
 #include "plan/roles/role_plan.h"
 #include "plan/roles/testing_roles.h"
 
@@ -27,10 +29,17 @@ Plan PlanOf(const RoleProblem& problem) {
                       RoleBound(*problem.goodput));
 }
 
-TEST(AfterLoss, PlacementOfIsTheInverseOfMakeRolePlan) {
+// Of one node.
+AfterLoss Without(GoodputProblem problem, const Plan& plan, int node) {
+  problem.losable = {node};
+  auto losses = PlansAfterLoss(problem, plan);
+  EXPECT_EQ(losses.size(), 1u);
+  return losses.empty() ? AfterLoss() : std::move(losses.front());
+}
+
+TEST(AfterLoss, PlacedIsTheInverseOfMakeRolePlan) {
   const GoodputProblem goodput = TwoPrefillOneDecode();
-  const RoleProblem problem = RolesOf(goodput);
-  EXPECT_EQ(PlacementOf(problem, PlanOf(problem)), kPlacement);
+  EXPECT_EQ(NodeParts(goodput.flow, PlanOf(RolesOf(goodput))).Placed(), kPlacement);
 }
 
 TEST(AfterLoss, HalfOfThePrefillIsLeft) {
@@ -38,25 +47,24 @@ TEST(AfterLoss, HalfOfThePrefillIsLeft) {
   const RoleProblem problem = RolesOf(goodput);
   const Plan plan = PlanOf(problem);
   EXPECT_NEAR(EstimateRoles(problem, kPlacement).requests_per_s, 2 * kBusy / kPrompt_s, 1e-3);
-  const auto left = PlanAfterLoss(problem, plan, 0);
-  ASSERT_TRUE(left.has_value());
-  EXPECT_NEAR(left->requests_per_s, kBusy / kPrompt_s, 1e-3);
-  ASSERT_EQ(left->plan.stages.size(), 2u);
-  EXPECT_EQ(left->plan.stages[0].nodes, std::vector<NodeIndex>{1});
-  EXPECT_EQ(left->plan.stages[0].role, StageRole::kPrefill);
-  EXPECT_EQ(left->plan.stages[1].role, StageRole::kDecode);
+  const AfterLoss left = Without(goodput, plan, 0);
+  EXPECT_NEAR(left.estimate.requests_per_s, kBusy / kPrompt_s, 1e-3);
+  ASSERT_EQ(left.plan.stages.size(), 2u);
+  EXPECT_EQ(left.plan.stages[0].nodes, std::vector<NodeIndex>{1});
+  EXPECT_EQ(left.plan.stages[0].role, StageRole::kPrefill);
+  EXPECT_EQ(left.plan.stages[1].role, StageRole::kDecode);
   const auto violations =
-      CheckPlan(goodput.flow, left->plan, {.prompt_tokens = 800, .output_tokens = 100});
+      CheckPlan(goodput.flow, left.plan, {.prompt_tokens = 800, .output_tokens = 100});
   EXPECT_TRUE(violations.empty()) << violations.front();
 }
 
 TEST(AfterLoss, WithoutTheOnlyDecodeNothingIsLeft) {
   const GoodputProblem goodput = TwoPrefillOneDecode();
   const RoleProblem problem = RolesOf(goodput);
-  const auto left = PlanAfterLoss(problem, PlanOf(problem), 2);
-  ASSERT_TRUE(left.has_value());
-  EXPECT_TRUE(left->plan.stages.empty());
-  EXPECT_EQ(left->requests_per_s, 0);
+  const AfterLoss left = Without(goodput, PlanOf(problem), 2);
+  EXPECT_TRUE(left.plan.stages.empty());
+  EXPECT_EQ(left.estimate.requests_per_s, 0);
+  EXPECT_EQ(left.estimate.limit, "nothing left after the loss of n2");
 }
 
 // With losable nodes the estimate is that after the worst loss, and it names the node.
@@ -75,25 +83,72 @@ TEST(AfterLoss, EstimatesAreThoseAfterTheWorstLoss) {
 TEST(AfterLoss, OneCopyOfTwoIsLeftWithoutRoles) {
   const TestNode node{.kind = "a", .max_layers = 4};
   const GoodputProblem goodput = RoleTestProblem(4, {node, node}, 1e9, 0);
-  const RoleProblem problem = RolesOf(goodput);
   const Placement copies = {{0, 4}, {0, 4}};
   const Plan plan = MakePlan(goodput.flow, copies, SolvePlacementFlow(goodput.flow, copies), 1e6);
-  const auto left = PlanAfterLoss(problem, plan, 1);
-  ASSERT_TRUE(left.has_value());
-  ASSERT_EQ(left->plan.stages.size(), 1u);
-  EXPECT_EQ(left->plan.stages[0].nodes, std::vector<NodeIndex>{0});
+  const AfterLoss left = Without(goodput, plan, 1);
+  ASSERT_EQ(left.plan.stages.size(), 1u);
+  EXPECT_EQ(left.plan.stages[0].nodes, std::vector<NodeIndex>{0});
   // 800 tokens of prompt and 100 of output; 32 outputs share a step.
   const double request_s = 4 * (800 * 1e-5 + 100 * (2e-3 / 32 + 1e-5));
-  EXPECT_NEAR(left->requests_per_s, 1 / request_s, 1e-3);
+  EXPECT_NEAR(left.estimate.requests_per_s, 1 / request_s, 1e-3);
 }
 
-TEST(AfterLoss, SeveralStagesOfANodeAreNotSupported) {
-  const GoodputProblem goodput = TwoPrefillOneDecode();
-  const RoleProblem problem = RolesOf(goodput);
-  Plan plan = PlanOf(problem);
-  plan.stages[1].nodes = plan.stages[0].nodes;
-  EXPECT_FALSE(PlacementOf(problem, plan).has_value());
-  EXPECT_FALSE(PlanAfterLoss(problem, plan, 2).has_value());
+// Two nodes of two devices, each with a prefill and a decode.
+Plan TwoInEach(GoodputProblem& goodput) {
+  Plan plan{.num_layers = 4, .partial_inference = false};
+  for (int node = 0; node < 2; ++node) {
+    goodput.flow.nodes[static_cast<size_t>(node)].devices = 2;
+    goodput.flow.nodes[static_cast<size_t>(node)].room_layers = 8;
+    for (const StageRole role : {StageRole::kPrefill, StageRole::kDecode}) {
+      plan.stages.push_back({.nodes = {node}, .layers = {0, 4}, .role = role});
+    }
+  }
+  return plan;
+}
+
+TEST(AfterLoss, ANodeIsLostWithAllItsStages) {
+  const TestNode node{.kind = "a", .max_layers = 4};
+  GoodputProblem goodput = RoleTestProblem(4, {node, node, node}, 1e9, 0);
+  const Plan plan = TwoInEach(goodput);
+  const AfterLoss left = Without(goodput, plan, 0);
+  // The prefill of the other node has one of its two devices.
+  EXPECT_NEAR(left.estimate.requests_per_s, kBusy / (2 * kPrompt_s), 1e-3);
+  EXPECT_EQ(left.estimate.limit, "prefill of n1 (stage 2) after the loss of n0");
+  ASSERT_EQ(left.plan.stages.size(), 2u);
+  for (const StagePlan& stage : left.plan.stages) {
+    EXPECT_EQ(stage.nodes, std::vector<NodeIndex>{1});
+    EXPECT_EQ(stage.tensor_parallel, 1);
+  }
+  const auto violations =
+      CheckPlan(goodput.flow, left.plan, {.prompt_tokens = 800, .output_tokens = 100});
+  EXPECT_TRUE(violations.empty()) << violations.front();
+  goodput.losable = {2, 1};  // the third is not used
+  EXPECT_EQ(PlansAfterLoss(goodput, plan).size(), 1u);
+}
+
+// Two pipelines whose halves lie in the same two nodes of two devices: without either there is
+// none.
+TEST(AfterLoss, PipelinesThroughBothNodesAreLostWithEither) {
+  const TestNode node{.kind = "a", .max_layers = 4};
+  GoodputProblem goodput = RoleTestProblem(4, {node, node}, 1e9, 0);
+  Plan plan = TwoInEach(goodput);
+  for (StagePlan& stage : plan.stages) {
+    stage.role = StageRole::kBoth;
+    stage.layers = stage.nodes.front() == 0 ? LayerRange{0, 2} : LayerRange{2, 4};
+  }
+  goodput.losable = {0, 1};
+  for (const AfterLoss& loss : PlansAfterLoss(goodput, plan)) {
+    EXPECT_EQ(loss.estimate.requests_per_s, 0);
+    EXPECT_TRUE(loss.plan.stages.empty());
+  }
+  // With one pipeline in each node, half of them are left.
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    plan.stages[s].layers = s % 2 == 0 ? LayerRange{0, 2} : LayerRange{2, 4};
+  }
+  const auto losses = PlansAfterLoss(goodput, plan);
+  ASSERT_EQ(losses.size(), 2u);
+  EXPECT_GT(losses.front().estimate.requests_per_s, 0);
+  EXPECT_NEAR(losses[0].estimate.requests_per_s, losses[1].estimate.requests_per_s, 1e-9);
 }
 
 }  // namespace

@@ -45,11 +45,6 @@ double AfterWorstLoss(const RoleProblem& problem, const Placement& pool, const R
   return least;
 }
 
-std::string AfterLossOf(const RoleProblem& problem, int node, const std::string& limit) {
-  return fmt::format("{} after the loss of {}", limit.empty() ? "nothing left" : limit,
-                     problem.goodput->flow.nodes[static_cast<size_t>(node)].name);
-}
-
 // Whether every request is served by one node.
 bool OnlyCopies(const GoodputProblem& problem, const Placement& placement,
                 const std::vector<FlowEdge>& edges) {
@@ -96,7 +91,7 @@ GoodputEstimate EstimateTogether(const RoleProblem& problem, const Placement& pl
     GoodputEstimate now = whole(left);
     if (now.requests_per_s >= worst.requests_per_s) continue;
     worst = std::move(now);
-    worst.limit = AfterLossOf(problem, node, worst.limit);
+    worst.limit = LimitAfterLoss(*problem.goodput, node, worst.limit);
   }
   return worst;
 }
@@ -156,6 +151,12 @@ RoleUnit EstimateUnit(const RoleProblem& problem, const Placement& prefill,
 
 namespace {
 
+RolePlacement WithoutNode(const RolePlacement& placement, int node) {
+  RolePlacement left = placement;
+  left.layers[static_cast<size_t>(node)] = {};
+  return left;
+}
+
 RoleEstimate EstimateWithoutLoss(const RoleProblem& problem, const RolePlacement& placement) {
   RoleEstimate out;
   double highest = 0;
@@ -188,10 +189,22 @@ RoleEstimate EstimateWithoutLoss(const RoleProblem& problem, const RolePlacement
 
 }  // namespace
 
-RolePlacement WithoutNode(const RolePlacement& placement, int node) {
-  RolePlacement left = placement;
-  left.layers[static_cast<size_t>(node)] = {};
-  return left;
+std::string LimitAfterLoss(const GoodputProblem& problem, int node, const std::string& limit) {
+  return fmt::format("{} after the loss of {}", limit.empty() ? "nothing left" : limit,
+                     problem.flow.nodes[static_cast<size_t>(node)].name);
+}
+
+GoodputEstimate SummaryOf(const RoleEstimate& roles) {
+  GoodputEstimate out;
+  double most = 0;
+  for (const RoleUnit& unit : roles.units) {
+    if (unit.estimate.requests_per_s <= most) continue;
+    most = unit.estimate.requests_per_s;
+    out = unit.estimate;
+  }
+  out.requests_per_s = roles.requests_per_s;
+  out.limit = roles.limit;
+  return out;
 }
 
 RoleEstimate EstimateRoles(const RoleProblem& problem, const RolePlacement& placement) {
@@ -201,7 +214,7 @@ RoleEstimate EstimateRoles(const RoleProblem& problem, const RolePlacement& plac
     const RoleEstimate left = EstimateWithoutLoss(problem, WithoutNode(placement, node));
     if (left.requests_per_s >= whole.requests_per_s) continue;
     whole.requests_per_s = left.requests_per_s;
-    whole.limit = AfterLossOf(problem, node, left.limit);
+    whole.limit = LimitAfterLoss(*problem.goodput, node, left.limit);
   }
   return whole;
 }

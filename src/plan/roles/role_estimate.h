@@ -51,7 +51,10 @@ RoleUnit EstimateUnit(const RoleProblem& problem, const Placement& prefill,
 // are those after the worst loss, and the units those before it.
 RoleEstimate EstimateRoles(const RoleProblem& problem, const RolePlacement& placement);
 
-// What is left after the loss of a node.
-RolePlacement WithoutNode(const RolePlacement& placement, int node);
+// The estimate of the unit that answers most, at the rate of all.
+GoodputEstimate SummaryOf(const RoleEstimate& roles);
+
+// "KV of n1 after the loss of n0". `limit`: of what is left; empty: nothing is.
+std::string LimitAfterLoss(const GoodputProblem& problem, int node, const std::string& limit);
 
 }  // namespace millrace::plan

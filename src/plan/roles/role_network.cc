@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace millrace::plan {
@@ -64,12 +65,18 @@ void RoleNetwork::Bound(double tokens_per_s, double tokens, const Name& name) {
 void RoleNetwork::FindMost() {
   const GoodputProblem& p = *problem_.goodput;
   std::vector<double> out(problem_.num_nodes(), 0), in(problem_.num_nodes(), 0);
+  std::map<std::pair<int, int>, double> links;  // by machines
   for (const LinkLoad& load : loads_) {
-    out[load.from] += load.tokens;
-    in[load.to] += load.tokens;
-    Bound(p.flow.Link(load.from, load.to), load.tokens, [&] {
-      return fmt::format("the link {} -> {}", p.flow.nodes[load.from].name,
-                         p.flow.nodes[load.to].name);
+    const int from = MachineOf(p.machine, load.from), to = MachineOf(p.machine, load.to);
+    if (from == to) continue;
+    out[from] += load.tokens;
+    in[to] += load.tokens;
+    links[{from, to}] += load.tokens;
+  }
+  for (const auto& [ends, tokens] : links) {
+    Bound(p.flow.Link(ends.first, ends.second), tokens, [&, &ends = ends] {
+      return fmt::format("the link {} -> {}", p.flow.nodes[ends.first].name,
+                         p.flow.nodes[ends.second].name);
     });
   }
   for (size_t i = 0; i < p.nic_tokens_per_s.size(); ++i) {

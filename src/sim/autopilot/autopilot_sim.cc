@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "cluster/autopilot/cluster_view.h"
+#include "cluster/autopilot/autopilot_view.h"
 #include "plan/io/plan_yaml.h"
 
 namespace millrace::sim {

@@ -7,6 +7,6 @@
 namespace millrace::cluster {
 
 // `unix_s`: the time of day.
-ClusterView ViewOf(const ClusterStatus& status, double unix_s);
+AutopilotView ViewOf(const ClusterStatus& status, double unix_s);
 
 }  // namespace millrace::cluster

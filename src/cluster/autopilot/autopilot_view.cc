@@ -1,4 +1,4 @@
-#include "cluster/autopilot/cluster_view.h"
+#include "cluster/autopilot/autopilot_view.h"
 
 #include "cluster/autopilot/plan_shape.h"
 #include "plan/io/plan_yaml.h"
@@ -32,11 +32,11 @@ std::string PlanText(const ClusterStatus& status) {
 
 }  // namespace
 
-ClusterView ViewOf(const ClusterStatus& status, double unix_s) {
-  ClusterView view{.epoch = status.epoch,
-                   .changing = status.changing,
-                   .serving = !status.missing,
-                   .unix_s = unix_s};
+AutopilotView ViewOf(const ClusterStatus& status, double unix_s) {
+  AutopilotView view{.epoch = status.epoch,
+                     .changing = status.changing,
+                     .serving = !status.missing,
+                     .unix_s = unix_s};
   if (status.stages.size() == status.plan.stages.size()) {
     view.shape = PlanShape(status.plan, StageWorkers(status));
     view.plan_text = PlanText(status);
