@@ -10,7 +10,7 @@
 namespace millrace::plan {
 namespace {
 
-constexpr double kFits = 1 + 1e-9;  // of a link
+constexpr double kFitsLink = 1 + 1e-9;  // of a link
 constexpr double kSameRoom = 1e-9;  // layers
 
 // What a stage carries in one phase if it has all of its node.
@@ -260,7 +260,7 @@ bool NodeParts::Narrow(const PlacementFlow& flow, const FlowProblem& of_parts,
     double load = 0;
     for (const FlowEdge* edge : edges) load += edge->tokens_per_s;
     const double link = of_parts.Link(end(edges.front()->from), end(edges.front()->to));
-    if (ends.first == ends.second || load <= link * kFits) continue;
+    if (ends.first == ends.second || load <= link * kFitsLink) continue;
     found = true;
     const auto cell = [&](int from, int to) -> double& {
       return narrowed.link_tokens_per_s[static_cast<size_t>(from) * side + static_cast<size_t>(to)];
