@@ -117,6 +117,8 @@ def check_steps(program, folder):
     assert flow_of(by_option) == flow_of(by_file) < 0.5 * flow_of(usual), (by_option, by_file, usual)
     assert "\n  steps of at most 128 tokens (served.yaml) and 4 sequences (served.yaml)\n" in by_file, by_file
     assert "\n  steps " not in usual, usual
+    steps = json.loads(run(program, command.format("served") + " --json", folder))["steps"]
+    assert steps == {"max_num_batched_tokens": 128, "max_num_seqs": 4}, steps
     both = run(program, command.format("served") + " --max-num-seqs 8", folder)
     assert "\n  steps of at most 128 tokens (served.yaml) and 8 sequences (--max-num-seqs)\n" in both, both
     assert flow_of(by_file) < flow_of(both) < flow_of(usual), (by_file, both)

@@ -201,6 +201,10 @@ Status RunPlan(PlannerFlags& flags) {
   if (flags.json) {
     Json json = PlanJson(*outcome, inputs.cluster);
     if (found->goodput) json["candidates"] = GoodputJson(*found->goodput);
+    if (inputs.goodput) {
+      json["steps"] = {{"max_num_batched_tokens", inputs.engine.max_num_batched_tokens},
+                       {"max_num_seqs", inputs.engine.max_num_seqs}};
+    }
     fmt::print("{}\n", DumpJson(json));
     return OkStatus();
   }
