@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/log.h"
 #include "net/http_server.h"
 #include "notice/testing/fake_metadata.h"
 
@@ -80,6 +81,9 @@ class Served {
 
 class Watching : public ::testing::Test {
  protected:
+  // The watcher's thread must not be the first that logs: where the log's library is not
+  // instrumented, ThreadSanitizer does not see that its set-up is guarded.
+  static void SetUpTestSuite() { ASSERT_TRUE(InitLog("info").ok()); }
   ~Watching() override { watcher_.reset(); }
 
   void Watch(NoticeSource source, uint16_t port, std::string argument = "") {
@@ -111,7 +115,7 @@ class Watching : public ::testing::Test {
   }
   double Left(const Notice& notice) { return (*notice.what.deadline - clock_.Now()).seconds(); }
 
-  const SteadyClock clock_;
+  const SteadyClock clock_{};
   Mutex mutex_;
   CondVar changed_;
   std::vector<std::optional<Notice>> told_ MR_GUARDED_BY(mutex_);
