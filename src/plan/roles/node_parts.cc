@@ -11,7 +11,7 @@ namespace millrace::plan {
 namespace {
 
 constexpr double kFitsLink = 1 + 1e-9;  // of a link
-constexpr double kSameRoom = 1e-9;  // layers
+constexpr double kSameRoom = 1e-9;      // layers
 
 // What a stage carries in one phase if it has all of its node.
 double WholeRate(const FlowNode& node, int layers, EdgePhase phase) {
