@@ -164,7 +164,8 @@ class Cluster:
         found = text.count("\n    profile: "), text.count("# measured ")
         if "\nserver: {" not in text:
             raise RuntimeError(f"the description does not say how the server runs steps:\n{text}")
-        if found != (nodes, nodes * (nodes - 1)):
+        # Each pair of workers, and each worker with the controller, in both directions.
+        if found != (nodes, nodes * (nodes + 1)):
             raise RuntimeError(f"{found[0]} profiles and {found[1]} links were measured within "
                                f"{DESCRIBED_LIMIT_S} s")
         path.write_text(text)
