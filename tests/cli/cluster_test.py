@@ -326,7 +326,7 @@ class Admin(WithFolder):
 
     def test_decisions_in_short_in_full_and_as_a_plan(self):
         plan = {"shape": "a 0-3, b 0-3", "method": "flow", "requests_per_s": 6.0,
-                "attainment": None, "plan": "format: 1\n"}
+                "plan": "format: 1\n"}
         decisions = [{"id": 1, "at": 1.7e9, "cause": "start", "why": "5 requests/s",
                       "decision": "keep", "reason": "the plan in force is the best found",
                       "outcome": ""},
@@ -341,7 +341,7 @@ class Admin(WithFolder):
         self.assertIn("  keep  (start: 5 requests/s)\n      the plan in force is the best", listed)
         self.assertNotIn("found ", listed.replace("best found", ""))
         self.assertNotIn("start", ask("--last", "1").stdout)
-        self.assertIn("  found           6 req/s       -  a 0-3, b 0-3\n", ask("2").stdout)
+        self.assertIn("  found           6 req/s  a 0-3, b 0-3\n", ask("2").stdout)
         self.assertEqual(ask("--plan", "2").stdout, "format: 1\n")
         self.assertEqual(ask("--plan", "1", status=1).stderr,
                          "millrace decisions: decision 1 found no plan\n")

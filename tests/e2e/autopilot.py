@@ -16,8 +16,8 @@ import threading
 import time
 import unittest
 
-from cluster_processes import (START_LIMIT_S, Process, Server, answers_of_one_process,
-                               free_port)
+from cluster_processes import START_LIMIT_S, Process, Server, answers_of_one_process, free_port
+from joined_cluster import JoinedCluster
 
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
 MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
@@ -42,7 +42,9 @@ def slower(profile, factor):
     return profile
 
 
-class Autopilot(unittest.TestCase):
+class Autopilot(JoinedCluster):
+    PROGRAM, MODEL = PROGRAM, MODEL
+
     @classmethod
     def setUpClass(cls):
         cls.expected = answers_of_one_process(PROGRAM, MODEL, REQUESTS)
@@ -73,36 +75,16 @@ class Autopilot(unittest.TestCase):
             server.stop()
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.token = str(self.folder / "cluster.token")
-        self.run_ok("token", "--out", self.token)
+        super().setUp()
         (self.folder / "profile.json").write_text(self.profile)
-        self.joins = f"127.0.0.1:{free_port()}"
         self.answered, self.wrong = 0, []
 
-    def run_ok(self, *words):
-        done = subprocess.run([PROGRAM, *map(str, words)], text=True, capture_output=True,
-                              timeout=START_LIMIT_S, check=False, cwd=self.folder)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
+    def serve_with(self, mode):
+        return self.serve("--autopilot", mode, "--slo", "ttft=2s", "tpot=400ms",
+                          "--autopilot-window", 2, "--autopilot-verify", 5)
 
-    def serve(self, mode):
-        server = Server(PROGRAM, "serve", MODEL, "--cluster", f"sqlite:{self.folder}/state",
-                        "--listen", self.joins, "--token", self.token, "--autopilot", mode,
-                        "--slo", "ttft=2s", "tpot=400ms", "--autopilot-window", "2",
-                        "--autopilot-verify", "5")
-        self.addCleanup(server.close)
-        self.url = f"http://127.0.0.1:{server.port}"
-        return server
-
-    def join(self, name):
-        worker = Process(PROGRAM, "worker", MODEL, "--join", self.joins, "--token", self.token,
-                         "--name", name, "--threads", "1", "--profile",
-                         str(self.folder / "profile.json"))
-        self.addCleanup(worker.stop)
-        return worker
+    def join_slow(self, name):
+        return self.join(name, "--profile", self.folder / "profile.json")
 
     def load(self, server, seconds):
         """Requests at a steady rate; remembers those whose answers differ from one process's."""
@@ -136,8 +118,8 @@ class Autopilot(unittest.TestCase):
         return None
 
     def test_acts_verifies_survives(self):
-        server = self.serve("act")
-        workers = {name: self.join(name) for name in ("a", "b")}
+        server = self.serve_with("act")
+        workers = {name: self.join_slow(name) for name in ("a", "b")}
         server.wait_until_ready()
         changed = self.load_until(server, lambda d: d["decision"] == "change" and d["outcome"])
         self.assertIn("verified: ", changed["outcome"])
@@ -162,15 +144,15 @@ class Autopilot(unittest.TestCase):
         # The next controller knows what this one decided.
         before = self.decisions()
         server.stop()
-        self.serve("advise")
+        self.serve_with("advise")
         after = self.decisions()[:len(before)]
         self.assertEqual([d["id"] for d in after], [d["id"] for d in before])
         self.assertEqual(after[0]["reason"], before[0]["reason"])
 
     def test_advises_and_leaves_the_plan_alone(self):
-        server = self.serve("advise")
+        server = self.serve_with("advise")
         for name in ("a", "b"):
-            self.join(name)
+            self.join_slow(name)
         server.wait_until_ready()
         advice = self.load_until(server, lambda d: d["decision"] == "advise")
         shown = self.run_ok("status", "--advice", "--base-url", self.url)

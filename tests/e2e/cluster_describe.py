@@ -11,11 +11,10 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
 
-from cluster_processes import (LINK_BYTES, START_LIMIT_S, Link, Process, Server,
-                               answers_of_one_process, free_port)
+from cluster_processes import LINK_BYTES, START_LIMIT_S, Link, answers_of_one_process
+from joined_cluster import JoinedCluster
 
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
 MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
@@ -24,39 +23,19 @@ REQUEST = {"prompt": "The harbour lay still, and", "max_tokens": 60, "temperatur
            "ignore_eos": True}
 
 
-class Described(unittest.TestCase):
+class Described(JoinedCluster):
+    PROGRAM, MODEL = PROGRAM, MODEL
+
     @classmethod
     def setUpClass(cls):
         cls.expected, = answers_of_one_process(PROGRAM, MODEL, [REQUEST])
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.token = str(self.folder / "cluster.token")
-        self.run_ok("token", "--out", self.token)
-        self.joins = f"127.0.0.1:{free_port()}"
-        self.server = Server(PROGRAM, "serve", MODEL, "--cluster", f"sqlite:{self.folder}/state",
-                             "--listen", self.joins, "--token", self.token, "--max-num-seqs", "7",
-                             "--max-num-batched-tokens", "96")
-        self.addCleanup(self.server.stop)
-        self.url = f"http://127.0.0.1:{self.server.port}"
+        super().setUp()
+        self.serve("--max-num-seqs", 7, "--max-num-batched-tokens", 96)
         self.far = Link(int(self.joins.rpartition(":")[2]))
         self.far.delay_s = FAR_S
         self.addCleanup(self.far.close)
-
-    def run_ok(self, *words):
-        done = subprocess.run([PROGRAM, *map(str, words)], text=True, capture_output=True,
-                              timeout=START_LIMIT_S, check=False, cwd=self.folder)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
-
-    def join(self, name, *words, over=None):
-        joins = f"127.0.0.1:{over.port}" if over else self.joins
-        worker = Process(PROGRAM, "worker", MODEL, "--join", joins, "--token", self.token,
-                         "--name", name, "--threads", "1", *map(str, words))
-        self.addCleanup(worker.stop)
-        return worker
 
     def describe(self):
         return self.run_ok("cluster", "describe", "--base-url", self.url)
@@ -87,7 +66,7 @@ class Described(unittest.TestCase):
         self.join("a", "--zone", "east", "--price", "0.12 USD/h", "--measure-profile",
                   "--profile-cache", cache)
         self.join("b", "--zone", "west", "--spot", "--measure-profile", "--profile-cache", cache,
-                  over=self.far)
+                  over=f"127.0.0.1:{self.far.port}")
         self.server.wait_until_ready()
         # Profiles come after the joins, links while no request runs.
         text = self.run_ok("cluster", "describe", "--base-url", self.url, "--wait", START_LIMIT_S)

@@ -15,31 +15,19 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import unittest
 
-from cluster_processes import Process, Server, answers_of_one_process, free_port
+from cluster_processes import answers_of_one_process
 from fake_metadata import FakeMetadata, rfc3339
+from joined_cluster import REPLICAS, JoinedCluster
 
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
 MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
 STREAMS = 4
 TOKENS = 900
 LIMIT_S = 60
-REPLICAS = """format: 1
-model: demo
-layers: 4
-stages:
-  - {stage: 0, nodes: [a], layers: [0, 4]}
-  - {stage: 1, nodes: [b], layers: [0, 4]}
-edges:
-  - {from: coordinator, to: 0, flow: 1 tokens/s}
-  - {from: coordinator, to: 1, flow: 1 tokens/s}
-  - {from: 0, to: coordinator, flow: 1 tokens/s}
-  - {from: 1, to: coordinator, flow: 1 tokens/s}
-"""
 # Whatever this machine looks like.
 for name in ("KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID"):
     os.environ.pop(name, None)
@@ -82,24 +70,18 @@ class Streaming:
             thread.join()
 
 
-class Notices(unittest.TestCase):
+class Notices(JoinedCluster):
+    PROGRAM, MODEL = PROGRAM, MODEL
+
     @classmethod
     def setUpClass(cls):
         cls.expected = answers_of_one_process(PROGRAM, MODEL, requests())
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.token = str(self.folder / "cluster.token")
-        subprocess.run([PROGRAM, "token", "--out", self.token], check=True, capture_output=True)
+        super().setUp()
         plan = self.folder / "plan.yaml"
         plan.write_text(REPLICAS)
-        self.workers_port = free_port()
-        self.server = Server(PROGRAM, "serve", MODEL, "--cluster", f"sqlite:{self.folder}/state",
-                             "--listen", f"127.0.0.1:{self.workers_port}", "--token", self.token,
-                             "--plan", str(plan))
-        self.addCleanup(self.server.close)
+        self.serve("--plan", plan)
         self.fake = FakeMetadata()
         self.addCleanup(self.fake.close)
         self.first = self.worker("a", "none")
@@ -108,18 +90,7 @@ class Notices(unittest.TestCase):
     def worker(self, name, source, *more):
         if source in ("aws", "gcp", "azure"):
             more = (*more, "--notice-endpoint", self.fake.url)
-        worker = Process(PROGRAM, "worker", MODEL, "--join", f"127.0.0.1:{self.workers_port}",
-                         "--token", self.token, "--name", name, "--threads", "1",
-                         "--notice-source", source, *more)
-        self.addCleanup(worker.stop)
-        return worker
-
-    def wait_for(self, wanted):
-        end = time.monotonic() + LIMIT_S
-        while not wanted(status := self.server.status()):
-            self.assertLess(time.monotonic(), end, json.dumps(status))
-            time.sleep(0.05)
-        return status
+        return self.join(name, "--notice-source", source, *more)
 
     def of(self, name):
         """A worker as the controller sees it; empty: it has not joined."""

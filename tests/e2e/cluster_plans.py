@@ -6,36 +6,22 @@ ends, and /metrics counts what /cluster/status counts.
 Usage: cluster_plans.py PROGRAM MODEL [unittest arguments]
 """
 import concurrent.futures
-import json
 import pathlib
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import time
 import unittest
 
-from cluster_processes import Process, Server, answers_of_one_process, free_port
+from cluster_processes import answers_of_one_process
+from joined_cluster import REPLICAS, JoinedCluster
 
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
 MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
 STREAMS = 6
 TOKENS = 200
 LIMIT_S = 60
-REPLICAS = """format: 1
-model: demo
-layers: 4
-stages:
-  - {stage: 0, nodes: [a], layers: [0, 4]}
-  - {stage: 1, nodes: [b], layers: [0, 4]}
-edges:
-  - {from: coordinator, to: 0, flow: 1 tokens/s}
-  - {from: coordinator, to: 1, flow: 1 tokens/s}
-  - {from: 0, to: coordinator, flow: 1 tokens/s}
-  - {from: 1, to: coordinator, flow: 1 tokens/s}
-"""
 PIPELINE = """format: 1
 model: demo
 layers: 4
@@ -56,17 +42,12 @@ def requests():
              "temperature": 0 if i % 2 == 0 else 0.9, "ignore_eos": True} for i in range(STREAMS)]
 
 
-class Plans(unittest.TestCase):
+class Plans(JoinedCluster):
+    PROGRAM, MODEL = PROGRAM, MODEL
+
     @classmethod
     def setUpClass(cls):
         cls.expected = answers_of_one_process(PROGRAM, MODEL, requests())
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.token = str(self.folder / "cluster.token")
-        subprocess.run([PROGRAM, "token", "--out", self.token], check=True, capture_output=True)
 
     def plan_file(self, text):
         path = self.folder / "plan.yaml"
@@ -74,24 +55,7 @@ class Plans(unittest.TestCase):
         return str(path)
 
     def start(self, plan):
-        self.workers_port = free_port()
-        self.server = Server(PROGRAM, "serve", MODEL, "--cluster", f"sqlite:{self.folder}/state",
-                             "--listen", f"127.0.0.1:{self.workers_port}", "--token", self.token,
-                             "--plan", self.plan_file(plan))
-        self.addCleanup(self.server.close)
-
-    def worker(self, name, model=MODEL):
-        worker = Process(PROGRAM, "worker", model, "--join", f"127.0.0.1:{self.workers_port}",
-                         "--token", self.token, "--name", name, "--threads", "1")
-        self.addCleanup(worker.stop)
-        return worker
-
-    def wait_for(self, wanted):
-        end = time.monotonic() + LIMIT_S
-        while not wanted(status := self.server.status()):
-            self.assertLess(time.monotonic(), end, json.dumps(status))
-            time.sleep(0.05)
-        return status
+        self.serve("--plan", self.plan_file(plan))
 
     def metrics(self):
         status, text = self.server.get("/metrics")
@@ -121,11 +85,11 @@ class Plans(unittest.TestCase):
     def test_a_replica_leaves_and_its_requests_stay(self):
         self.start(REPLICAS)
         self.assertEqual(self.server.get("/ready")[0], 503)
-        self.worker("a")
+        self.join("a")
         self.server.wait_until_ready()
         self.assertEqual(self.server.status()["degraded"],
                          "The model's layers are not on any worker.")
-        second = self.worker("b")
+        second = self.join("b")
         self.wait_for(lambda s: not s["degraded"])
         before = self.metrics()
         with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
@@ -144,11 +108,11 @@ class Plans(unittest.TestCase):
 
     def test_a_plan_that_cannot_be_loaded_is_given_up(self):
         self.start(PIPELINE)
-        self.worker("a")
+        self.join("a")
         self.server.wait_for("worker a joined")  # else the second could take the first's layers
         copy = self.folder / "copy" / "demo"
         shutil.copytree(MODEL, copy)
-        self.worker("b", str(copy))
+        self.join("b", model=str(copy))
         self.server.wait_until_ready()
         weights = list(copy.glob("*.safetensors"))
         self.assertTrue(weights)

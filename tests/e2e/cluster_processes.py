@@ -140,6 +140,14 @@ class Server(Process):
                 raise AssertionError("not ready:\n" + "".join(self.lines))
             time.sleep(0.05)
 
+    def wait_for_status(self, wanted, limit_s=SETTLE_LIMIT_S):
+        end = time.monotonic() + limit_s
+        while not wanted(status := self.status()):
+            if time.monotonic() > end:
+                raise AssertionError(json.dumps(status))
+            time.sleep(0.05)
+        return status
+
     def stream(self, request):
         """The text of a streamed completion, and when its pieces came."""
         with self.connect() as connection:

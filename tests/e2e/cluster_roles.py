@@ -62,11 +62,7 @@ class Roles(unittest.TestCase):
         self.addCleanup(self.server.close)
 
     def wait_for(self, wanted):
-        end = time.monotonic() + LIMIT_S
-        while not wanted(status := self.server.status()):
-            self.assertLess(time.monotonic(), end, json.dumps(status))
-            time.sleep(0.05)
-        return status
+        return self.server.wait_for_status(wanted, LIMIT_S)
 
     def wait_for_roles(self, roles):
         """The open pipelines by role, and nothing else."""

@@ -80,8 +80,8 @@ struct Piloted {
 std::vector<cluster::Decision> Earlier(Leading* leading) {
   if (leading == nullptr) return {};
   const auto kept = leading->Kept(kDecisionsKey);
-  if (!kept.ok() || !kept->has_value()) return {};
-  auto decisions = ReadStoredDecisions(**kept);
+  if (kept.ok() && !kept->has_value()) return {};
+  auto decisions = kept.ok() ? ReadStoredDecisions(**kept) : kept.status();
   if (decisions.ok()) return *std::move(decisions);
   MR_LOG(warn, "the decisions of the controller before cannot be read: {}",
          decisions.status().message());

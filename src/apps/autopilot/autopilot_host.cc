@@ -130,7 +130,7 @@ void AutopilotHost::Do(const cluster::ApplyPlanText& apply) {
     return admin_.ApplyPlan(std::move(plan.plan), std::move(plan.workers), apply.text);
   }();
   const MutexLock lock(mutex_);
-  autopilot_.ApplyEnded(applied, clock_.Now());
+  autopilot_.ApplyEnded(applied);
 }
 
 void AutopilotHost::Store() {

@@ -65,10 +65,8 @@ std::optional<MeasuredService> ReadService(const Json& json) {
 }
 
 Json ToJson(const PlanForecast& plan) {
-  Json json = {{"shape", plan.shape},
-               {"method", plan.method},
-               {"requests_per_s", plan.requests_per_s},
-               {"attainment", plan.attainment ? Json(*plan.attainment) : Json()}};
+  Json json = {
+      {"shape", plan.shape}, {"method", plan.method}, {"requests_per_s", plan.requests_per_s}};
   if (!plan.text.empty()) json["plan"] = plan.text;
   return json;
 }
@@ -77,7 +75,6 @@ PlanForecast ReadForecast(const Json& json) {
   PlanForecast plan{.shape = TextField(json, "shape", kDecisionTextBytesMax),
                     .method = TextField(json, "method", kDecisionTextBytesMax),
                     .requests_per_s = RealField(json, "requests_per_s")};
-  if (HasNumber(json, "attainment")) plan.attainment = RealField(json, "attainment");
   // Read as written: TextField would replace its line breaks.
   if (const auto text = json.find("plan"); text != json.end() && text->is_string()) {
     plan.text = text->get<std::string>().substr(0, kPlanTextBytesMax);
@@ -101,13 +98,9 @@ std::string LocalTime(double unix_s) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
 }
 
-std::string Percent(const std::optional<double>& share) {
-  return share ? fmt::format("{:.0f} %", 100 * *share) : std::string("-");
-}
-
 std::string ForecastLine(const char* what, const PlanForecast& plan) {
-  return fmt::format("  {:<8} {:>8.3g} req/s  {:>6}  {}\n", what, plan.requests_per_s,
-                     Percent(plan.attainment), Printable(plan.shape, kDecisionTextBytesMax));
+  return fmt::format("  {:<8} {:>8.3g} req/s  {}\n", what, plan.requests_per_s,
+                     Printable(plan.shape, kDecisionTextBytesMax));
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ void Autopilot::Arrived(RequestId id, int prompt_tokens, Time now) {
   if (!started_) started_ = now;
   meter_.Arrived(id, prompt_tokens, now);
   const auto output = static_cast<int>(std::lround(meter_.MeanOutput(1)));
-  NoteLoad(shift_.Arrived(SecondsOf(now), prompt_tokens, output), now);
+  NoteShift(shift_.Arrived(SecondsOf(now), prompt_tokens, output), now);
 }
 
 void Autopilot::Observe(const AutopilotView& view, Time now) {
@@ -72,7 +72,8 @@ void Autopilot::Observe(const AutopilotView& view, Time now) {
           .why = "the plan in force serves no request",
           .urgent = true});
   }
-  NoteLoad(shift_.Tick(SecondsOf(now)), now);
+  NoteShift(shift_.Tick(SecondsOf(now)), now);
+  NoteFirstLoad(now);
   FollowChange(now);
   NoteLimits(now);
   MaybeSearch(now);
@@ -88,6 +89,7 @@ void Autopilot::TakeActions(std::vector<AutopilotAction>& actions) {
 void Autopilot::SearchEnded(uint64_t id, SearchAnswer answer, Time now) {
   if (phase_ != Phase::kSearching || id != last_search_) return;
   phase_ = Phase::kWatching;
+  if (wanted_ && wanted_->urgent) return;  // it planned with workers that are gone
   Decision decision = std::exchange(searching_, {});
   decision.search_s = answer.seconds;
   decision.current = std::move(answer.current);
@@ -204,30 +206,32 @@ void Autopilot::Order(Change change, std::string text, Time now) {
   actions_.push_back(ApplyPlanText{std::move(text)});
 }
 
-void Autopilot::ApplyEnded(const Result<int64_t>& epoch, Time now) {
+void Autopilot::ApplyEnded(const Result<int64_t>& epoch) {
   if (phase_ != Phase::kChanging || change_->epoch) return;
-  if (!epoch.ok()) return Settled(false, epoch.status().message(), now);
+  if (!epoch.ok()) return GivenUp(epoch.status().message());
   change_->epoch = *epoch;
   if (Decision* decision = Find(change_->decision)) decision->epoch = *epoch;
 }
 
 void Autopilot::FollowChange(Time now) {
-  if (phase_ == Phase::kVerifying) return Verify(now);
-  if (phase_ != Phase::kChanging || !change_->epoch) return;
-  if (view_->given_up == change_->epoch) return Settled(false, view_->given_up_reason, now);
-  if (view_->epoch == *change_->epoch) return Settled(true, "", now);
-  if (view_->epoch > *change_->epoch) Settled(false, "another plan came into force", now);
+  if (!change_ || !change_->epoch) return;
+  const bool in_force = view_->epoch == *change_->epoch;
+  if (phase_ == Phase::kVerifying) {
+    return in_force ? Verify(now) : EndChange("not verified: another plan came into force");
+  }
+  if (in_force) return PutInForce(now);
+  if (view_->given_up == change_->epoch) return GivenUp(view_->given_up_reason);
+  if (!view_->changing || view_->epoch > *change_->epoch) {
+    EndChange("another plan took its place");
+  }
 }
 
-void Autopilot::Settled(bool in_force, const std::string& why, Time now) {
-  const uint64_t id = change_->decision;
-  if (!in_force) {
-    phase_ = Phase::kWatching;
-    worse_.insert(change_->to_shape);  // until the workers change, it would be given up again
-    Conclude(id, "given up: " + why);
-    change_.reset();
-    return;
-  }
+void Autopilot::GivenUp(const std::string& why) {
+  worse_.insert(change_->to_shape);  // until the workers change, it would be given up again
+  EndChange("given up: " + why);
+}
+
+void Autopilot::PutInForce(Time now) {
   const bool back = change_->to_shape == shape_before_ || Similar(change_->load, load_before_);
   returns_ = last_change_ && back ? returns_ + 1 : 0;
   shape_before_ = change_->from_shape;
@@ -235,10 +239,7 @@ void Autopilot::Settled(bool in_force, const std::string& why, Time now) {
   last_change_ = change_->in_force = now;
   stall_ = meter_.TakeLongestSilence(now);
   if (change_->rolls_back) {
-    phase_ = Phase::kWatching;
-    Conclude(id, fmt::format("in force after {:.1f} s", (now - change_->ordered).seconds()));
-    change_.reset();
-    return;
+    return EndChange(fmt::format("in force after {:.1f} s", (now - change_->ordered).seconds()));
   }
   change_->verify_at = now + options_.verify;
   phase_ = Phase::kVerifying;
@@ -252,7 +253,6 @@ double Autopilot::GoodShare(const MeasuredService& service, const MeasuredLoad& 
 }
 
 double Autopilot::ForecastShare(const PlanForecast& plan, const MeasuredLoad& load) const {
-  if (plan.attainment) return *plan.attainment;
   return load.requests_per_s > 0 ? std::min(1.0, plan.requests_per_s / load.requests_per_s) : 1;
 }
 
@@ -268,7 +268,7 @@ void Autopilot::Verify(Time now) {
   change_->verify_at = now + options_.verify;
   Decision* decision = Find(change_->decision);
   if (few && !last && decision != nullptr) return;
-  if (few || decision == nullptr) return Verified("not verified: too few answers");
+  if (few || decision == nullptr) return EndChange("not verified: too few answers");
   decision->after = service;
   const double forecast = ForecastShare(decision->candidates.front(), decision->load);
   const double measured = GoodShare(service, meter_.Load(begin, now));
@@ -278,16 +278,16 @@ void Autopilot::Verify(Time now) {
   const std::string figures =
       fmt::format("{:.0f} % good answers, {:.0f} % were forecast and {} before", 100 * measured,
                   100 * forecast, known ? fmt::format("{:.0f} %", 100 * before) : "unknown");
-  if (measured >= forecast - options_.margin) return Verified("verified: " + figures);
+  if (measured >= forecast - options_.margin) return EndChange("verified: " + figures);
   if (known && measured < before - options_.margin && !change_->from_text.empty()) {
     return RollBack(figures, now);
   }
   if (!last) return;
-  Verified("forecast missed: " + figures);
+  EndChange("forecast missed: " + figures);
   Want({.cause = DecisionCause::kForecastMissed, .why = figures});
 }
 
-void Autopilot::Verified(std::string outcome) {
+void Autopilot::EndChange(std::string outcome) {
   Conclude(change_->decision, std::move(outcome));
   change_.reset();
   phase_ = Phase::kWatching;

@@ -124,7 +124,7 @@ class Autopilot {
   // Answers a StartSearch; another id is ignored.
   void SearchEnded(uint64_t id, SearchAnswer answer, Time now);
   // Answers an ApplyPlanText: the plan was accepted under this epoch, or was refused.
-  void ApplyEnded(const Result<int64_t>& epoch, Time now);
+  void ApplyEnded(const Result<int64_t>& epoch);
 
   // What is to be done, in order.
   void TakeActions(std::vector<AutopilotAction>& actions);
@@ -155,7 +155,8 @@ class Autopilot {
 
   // autopilot_causes.cc: what calls for a search.
   void NoteMembers(const AutopilotView& view, Time now);
-  void NoteLoad(std::optional<plan::ReplanReason> shift, Time now);
+  void NoteShift(const std::optional<plan::ReplanReason>& shift, Time now);
+  void NoteFirstLoad(Time now);
   void NoteLimits(Time now);
   void Want(Cause cause);
   void MaybeSearch(Time now);
@@ -164,7 +165,9 @@ class Autopilot {
   // autopilot.cc
   void FollowChange(Time now);
   void Verify(Time now);
-  void Verified(std::string outcome);
+  void PutInForce(Time now);
+  void GivenUp(const std::string& why);
+  void EndChange(std::string outcome);
   void Decide(const Cause& cause, Decision decision, Time now);
   void FoundNothing(Decision decision, std::string reason, Time now);
   // Why the cluster stays with its plan; nullopt: it should change.
@@ -172,7 +175,6 @@ class Autopilot {
   Duration DwellBefore(const PlanForecast& to, const MeasuredLoad& load) const;
   double ValueOf(const std::optional<PlanForecast>& plan, double requests_per_s) const;
   void Order(Change change, std::string text, Time now);
-  void Settled(bool in_force, const std::string& why, Time now);
   void RollBack(const std::string& why, Time now);
   double GoodShare(const MeasuredService& service, const MeasuredLoad& load) const;
   double ForecastShare(const PlanForecast& plan, const MeasuredLoad& load) const;

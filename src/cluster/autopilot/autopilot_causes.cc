@@ -64,13 +64,15 @@ void Autopilot::NoteMembers(const AutopilotView& view, Time now) {
         .urgent = !lost.empty() || !leaving.empty()});
 }
 
-void Autopilot::NoteLoad(std::optional<plan::ReplanReason> shift, Time now) {
-  if (shift) {
-    // The first of the windows may hold requests from before the shift.
-    const int windows = std::max(1, options_.confirm_windows - 1);
-    level_since_ = Before(now, Duration{options_.window.ns * windows});
-    Want({.cause = DecisionCause::kLoadShifted, .why = shift->ToString()});
-  }
+void Autopilot::NoteShift(const std::optional<plan::ReplanReason>& shift, Time now) {
+  if (!shift) return;
+  // The first of the windows may hold requests from before the shift.
+  const int windows = std::max(1, options_.confirm_windows - 1);
+  level_since_ = Before(now, Duration{options_.window.ns * windows});
+  Want({.cause = DecisionCause::kLoadShifted, .why = shift->ToString()});
+}
+
+void Autopilot::NoteFirstLoad(Time now) {
   if (known_load_ || now - *started_ < Duration{options_.window.ns * options_.reference_windows}) {
     return;
   }
@@ -103,19 +105,17 @@ Time Autopilot::LoadSince(Time now) const {
 }
 
 void Autopilot::MaybeSearch(Time now) {
-  if (!wanted_ || phase_ == Phase::kSearching || phase_ == Phase::kChanging) return;
-  if (view_->changing) return;
+  if (!wanted_ || phase_ == Phase::kSearching) return;
+  // A change that waits for a worker that is gone would wait for ever.
+  const bool busy = change_.has_value() || view_->changing;
+  if (busy && !wanted_->urgent) return;
   if (members_changed_ && now - *members_changed_ < options_.settle) return;
   if (retry_at_ && now < *retry_at_) return;
   if (!wanted_->urgent && not_before_ && now < *not_before_) return;
-  if (phase_ == Phase::kVerifying && !wanted_->urgent) return;
   const MeasuredLoad load = meter_.Load(LoadSince(now), now);
   // Without requests every plan is as good, if only it serves.
   if (view_->serving && (load.requests == 0 || load.output_tokens == 0)) return;
-  if (phase_ == Phase::kVerifying) {
-    Conclude(change_->decision, "not verified: " + wanted_->why);
-    change_.reset();
-  }
+  if (change_) EndChange("overtaken: " + wanted_->why);
   searching_for_ = *std::exchange(wanted_, std::nullopt);
   searching_ = {};
   searching_.cause = searching_for_.cause;

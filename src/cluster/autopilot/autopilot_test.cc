@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <queue>
+#include <tuple>
 
 #include "base/rng.h"
 
@@ -52,26 +53,36 @@ class World {
   const Decision& last() const { return pilot_.decisions().back(); }
   int changes() const { return changes_; }
   int searches() const { return searches_; }
+  // An operator applies a plan, which is in force at once.
+  void Interfere(const std::string& plan) {
+    applying_.reset();
+    view_.changing = false;
+    view_.epoch = ++epoch_;
+    view_.shape = view_.plan_text = plan;
+  }
   bool search_fails = false, plans_are_given_up = false;
+  double loads_for_s = kLoad_s;
 
  private:
   static AutopilotOptions Acting(AutopilotOptions& options) {
     if (!options.limits.any()) options.limits = {.ttft_s = 1};
     return options;
   }
-  Time now() const { return Time{} + Duration::Seconds(now_s_); }
+  static Time At(double seconds) { return Time{} + Duration::Seconds(seconds); }
+  Time now() const { return At(now_s_); }
 
   void Tick() {
     due_ += rate_ * kTick_s;
     for (; due_ >= 1; due_ -= 1) Arrive();
-    while (!ending_.empty() && ending_.top().first <= now_s_) {
-      const auto [at, id] = ending_.top();
+    while (!ending_.empty() && std::get<0>(ending_.top()) <= now_s_) {
+      const auto [at, arrived_s, id] = ending_.top();
       ending_.pop();
       RequestOutput output;
       output.request = RequestId(id);
       output.tokens.push_back(1);
       output.finish = FinishReason::kLength;
-      output.times.emplace();
+      output.times =
+          RequestTimes{.arrived = At(arrived_s), .first_token = now(), .last_token = now()};
       pilot_.Heard(output, now());
     }
     if (search_ && now_s_ >= search_->second) EndSearch();
@@ -86,7 +97,7 @@ class World {
     credit_ += std::min(1.0, can / rate_);
     const bool good = credit_ >= 1;
     if (good) credit_ -= 1;
-    ending_.emplace(now_s_ + (good ? 0.5 : 2), requests_);
+    ending_.emplace(now_s_ + (good ? 0.5 : 2), now_s_, requests_);
   }
   void EndSearch() {
     const StartSearch search = std::exchange(search_, std::nullopt)->first;
@@ -98,8 +109,6 @@ class World {
       for (const auto& [plan, capacity] : capacity_) {
         PlanForecast forecast{.shape = plan, .text = plan, .method = "toy"};
         forecast.requests_per_s = capacity(search.load.prompt_tokens) * forecast_factor_[plan];
-        forecast.attainment =
-            std::min(1.0, forecast.requests_per_s / std::max(1e-9, search.load.requests_per_s));
         if (plan == view_.shape) answer.current = forecast;
         answer.found.push_back(forecast);
       }
@@ -131,10 +140,9 @@ class World {
         ++searches_;
       } else if (const auto* apply = std::get_if<ApplyPlanText>(&action)) {
         ASSERT_EQ(options_.mode, AutopilotMode::kAct);
-        ASSERT_FALSE(applying_) << "one change at a time";
-        applying_ = {apply->text, now_s_ + kLoad_s};
+        applying_ = {apply->text, now_s_ + loads_for_s};  // replaces one that is being loaded
         view_.changing = true;
-        pilot_.ApplyEnded(++epoch_, now());
+        pilot_.ApplyEnded(++epoch_);
       }
     }
   }
@@ -147,7 +155,7 @@ class World {
   double now_s_ = 0, rate_ = 0, due_ = 0, credit_ = 0;
   int prompt_ = 100;
   uint64_t requests_ = 0;
-  using Ending = std::pair<double, uint64_t>;
+  using Ending = std::tuple<double, double, uint64_t>;  // end, arrival, request
   std::priority_queue<Ending, std::vector<Ending>, std::greater<>> ending_;
   std::optional<std::pair<StartSearch, double>> search_;
   std::optional<std::pair<std::string, double>> applying_;
@@ -351,6 +359,53 @@ TEST(Autopilot, APlanThatIsGivenUpIsNotTriedAgainOnTheseWorkers) {
     EXPECT_EQ(decision.outcome, "given up: no memory");
   }
   EXPECT_EQ(changes, 1);
+}
+
+TEST(Autopilot, AnAnswerForWorkersThatAreGoneIsNotUsed) {
+  World world(Act());
+  world.Put("short", ForShort);
+  world.Use(6, 100);
+  while (world.pilot().state() != "searching") world.Run(0.1);
+  world.Lose("d");
+  world.Put("short", [](double) { return 1.0; });
+  world.Put("small", [](double) { return 9.0; });
+  EXPECT_LT(world.RunUntil("small", 30), 30);
+  EXPECT_EQ(world.changes(), 1) << "the plan for four workers was never ordered";
+  EXPECT_EQ(world.searches(), 2);
+}
+
+TEST(Autopilot, AnOperatorsPlanEndsAChangeAndIsNotTakenBack) {
+  for (const bool verifying : {false, true}) {
+    World world(Act());
+    world.Put("short", ForShort);
+    world.Put("operator's", [](double) { return 1.0; });  // worse than what it replaces
+    world.Use(6, 100);
+    while (world.pilot().state() != (verifying ? "verifying" : "changing")) world.Run(0.1);
+    world.Interfere("operator's");
+    world.Run(1.1);
+    EXPECT_NE(world.pilot().decisions().front().outcome.find("another plan"), std::string::npos)
+        << world.pilot().decisions().front().outcome;
+    for (const Decision& decision : world.pilot().decisions()) {
+      EXPECT_NE(decision.kind, DecisionKind::kRollBack);
+    }
+    EXPECT_LT(world.RunUntil("short", 200), 200) << "it was not at fault, so it may come again";
+  }
+}
+
+// A change that waits for a worker that has gone.
+TEST(Autopilot, ALossOvertakesAChangeThatIsBeingLoaded) {
+  World world(Act());
+  world.loads_for_s = 1000;
+  world.Put("short", ForShort);
+  world.Use(6, 100);
+  while (world.pilot().state() != "changing") world.Run(0.1);
+  world.Run(5);
+  world.Lose("d");
+  world.Put("short", [](double) { return 1.0; });
+  world.Put("small", [](double) { return 9.0; });
+  world.loads_for_s = kLoad_s;
+  EXPECT_LT(world.RunUntil("small", 30), 30);
+  EXPECT_EQ(world.pilot().decisions().front().outcome, "overtaken: the cluster lost d");
 }
 
 TEST(Autopilot, MissedLimitsCauseASearchNotMoreOftenThanTheDwell) {

@@ -37,7 +37,6 @@ struct PlanForecast {
   std::string text;           // as plan.yaml; empty: not kept
   std::string method;         // that found it
   double requests_per_s = 0;  // the most within the limits; without limits, the most at all
-  std::optional<double> attainment;  // the share that keeps the limits at the decision's load
 };
 
 struct Decision {

@@ -21,11 +21,7 @@ void LoadMeter::Heard(const RequestOutput& output, Time now) {
   Running& request = found->second;
   request.sequences = std::max(request.sequences, output.index + 1);
   request.tokens += static_cast<int>(output.tokens.size());
-  if (!output.tokens.empty()) {
-    if (!request.first) request.first = now;
-    request.last = now;
-    NoteToken(now);
-  }
+  if (!output.tokens.empty()) NoteToken(now);
   if (output.finish && output.times) End(output.request, output, now);
 }
 
@@ -37,10 +33,10 @@ void LoadMeter::End(RequestId id, const RequestOutput& output, Time now) {
               .at = now,
               .lengths = {request.prompt_tokens, request.tokens / request.sequences}};
   ended.failed = output.finish == FinishReason::kError;
-  if (request.first) {
-    ended.missed_ttft = !limits_.KeepsTtft((*request.first - request.arrived).seconds());
+  if (const RequestTimes& times = *output.times; times.first_token) {
+    ended.missed_ttft = !limits_.KeepsTtft((*times.first_token - times.arrived).seconds());
     const int gaps = ended.lengths.output_tokens - 1;
-    const double decoded_s = (*request.last - *request.first).seconds();
+    const double decoded_s = (*times.last_token - *times.first_token).seconds();
     ended.missed_tpot = gaps > 0 && !limits_.KeepsTpot(decoded_s / gaps);
   }
   ended_.push_back(ended);

@@ -77,7 +77,6 @@ class LoadMeter {
     Time arrived;
     int prompt_tokens = 0;
     int tokens = 0, sequences = 1;
-    std::optional<Time> first, last;
   };
   struct Ended {
     Time arrived, at;

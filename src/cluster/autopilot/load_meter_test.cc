@@ -50,13 +50,22 @@ TEST(LoadMeter, APoissonStreamHasVariationOne) {
   EXPECT_NEAR(meter.Load(At(0), At(at)).variation, 1, 0.1);
 }
 
+// The last output of a request that arrived at 0.
+RequestOutput Last(uint64_t request, FinishReason finish, double first_s, double last_s,
+                   int index = 0) {
+  RequestOutput output = Token(request, finish, index);
+  output.times =
+      RequestTimes{.arrived = At(0), .first_token = At(first_s), .last_token = At(last_s)};
+  return output;
+}
+
 TEST(LoadMeter, JudgesEachRequestByItsOwnTimes) {
   LoadMeter meter({.ttft_s = 1, .tpot_s = 0.1});
   const auto request = [&](uint64_t id, double ttft_s, double tpot_s, FinishReason end) {
     meter.Arrived(RequestId(id), 10, At(0));
-    for (int i = 0; i < 4; ++i) {
-      meter.Heard(Token(id, i == 3 ? std::optional(end) : std::nullopt), At(ttft_s + i * tpot_s));
-    }
+    for (int i = 0; i < 3; ++i) meter.Heard(Token(id), At(ttft_s + i * tpot_s));
+    const double last_s = ttft_s + 3 * tpot_s;
+    meter.Heard(Last(id, end, ttft_s, last_s), At(last_s));
   };
   request(1, 0.5, 0.05, FinishReason::kLength);
   request(2, 1.5, 0.05, FinishReason::kStop);  // late
@@ -78,8 +87,7 @@ TEST(LoadMeter, SequencesOfOneRequestShareItsTokens) {
   meter.Arrived(RequestId(1), 10, At(0));
   for (int i = 0; i < 3; ++i) {
     meter.Heard(Token(1, {}, 0), At(1 + 0.1 * i));
-    meter.Heard(Token(1, i == 2 ? std::optional(FinishReason::kStop) : std::nullopt, 1),
-                At(1 + 0.1 * i));
+    meter.Heard(i < 2 ? Token(1, {}, 1) : Last(1, FinishReason::kStop, 1, 1.2, 1), At(1 + 0.1 * i));
   }
   EXPECT_EQ(meter.Service(At(0), At(9)).within, 1u) << "0.1 s per token of a sequence";
   EXPECT_EQ(meter.Lengths(1).front().output_tokens, 3);

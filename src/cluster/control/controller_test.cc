@@ -398,6 +398,26 @@ TEST(ControllerCore, LetsAWorkerLeaveThatCannotBeReplaced) {
   EXPECT_EQ(Sent<Leave>(*c).size(), 1u);
 }
 
+TEST(ControllerCore, AWorkerThatCannotBeReplacedServesUntilItsMachineGoes) {
+  const auto leaves = [](NoticeSource source, bool busy) {
+    auto c = Make(1);
+    Receive(*c, ConnectionId(1), JoinOf("a", 10), At(0));
+    if (busy) {
+      sched::NewRequest request;
+      request.id = RequestId(1);
+      request.prompt = std::make_shared<const std::vector<TokenId>>(5, 1);
+      request.params = std::make_shared<const SamplingParams>();
+      EXPECT_TRUE(c->Submit(request, At(0.1)).ok());
+    }
+    Receive(*c, ConnectionId(1), Leaving{Duration::Seconds(30), {source}}, At(0.2));
+    return Sent<Leave>(*c).size() == 1;
+  };
+  EXPECT_FALSE(leaves(NoticeSource::kAws, true));
+  EXPECT_FALSE(leaves(NoticeSource::kAws, false)) << "requests may still come";
+  EXPECT_FALSE(leaves(NoticeSource::kKubernetes, true));
+  EXPECT_TRUE(leaves(NoticeSource::kKubernetes, false)) << "whoever stops it need not wait";
+}
+
 TEST(ControllerCore, RebuildsAFailedCollective) {
   auto c = Make(2);
   Receive(*c, ConnectionId(1), JoinOf("a", 10), At(0));

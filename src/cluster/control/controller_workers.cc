@@ -8,6 +8,15 @@
 #include "cluster/control/controller_core.h"
 
 namespace millrace::cluster {
+namespace {
+
+// Somebody stops the process; its machine may stay.
+bool StopsProcess(NoticeSource source) {
+  return source == NoticeSource::kSignal || source == NoticeSource::kKubernetes ||
+         source == NoticeSource::kSlurm;
+}
+
+}  // namespace
 
 void ControllerCore::On(ConnectionId from, const Join& message, Time now) {
   if (members_.Find(from) != nullptr) {  // a session has one Join
@@ -84,10 +93,12 @@ void ControllerCore::On(ConnectionId from, const Leaving& message, Time now) {
   const Status drained = deployment_.Drain(worker.id);
   if (drained.ok()) return;
   MR_LOG(warn, "cannot drain the worker: {}", drained.message());
-  // It serves until its machine goes, or until others can take its place.
-  if (message.in) return;
-  // Nobody knows how long it has, so it goes at once instead of being killed by its host. Its
-  // requests wait for a replacement.
+  // It serves until its machine goes, or until others can take its place. Who stops an idle process
+  // need not wait for that.
+  const bool idle = StopsProcess(message.origin.source) && requests_.size() == 0;
+  if (message.in && !idle) return;
+  // Nobody knows how long it has, or nobody needs it: it goes at once instead of being killed by
+  // its host. Its requests wait for a replacement.
   outbox_.Send(worker.id, worker.LeaveFor(drained.message()));
 }
 

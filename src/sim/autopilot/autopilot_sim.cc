@@ -45,7 +45,7 @@ void AutopilotSim::Act(const cluster::ClusterStatus& status, Time now) {
       answer.seconds = options_.search_time.seconds();
       search_ = Search{now + options_.search_time, search->id, std::move(answer)};
     } else if (const auto* apply = std::get_if<cluster::ApplyPlanText>(&action)) {
-      autopilot_.ApplyEnded(Apply(apply->text), now);
+      autopilot_.ApplyEnded(Apply(apply->text));
     }
   }
 }

@@ -61,7 +61,8 @@ void ClusterSim::Change() {
       case What::kReady: break;  // the process finds out by itself
       case What::kNotice:
         if (!process.worker || options_.on_notice == OnNotice::kFinish) break;
-        process.worker->SetNotice({.deadline = DeadlineOf(options_.membership, index)});
+        process.worker->SetNotice({.origin = {NoticeSource::kUnknown, NoticeKind::kPreempt},
+                                   .deadline = DeadlineOf(options_.membership, index)});
         Reap(place);
         break;
       case What::kLost:
