@@ -41,6 +41,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cluster/control/controller_status.h"
+#include "cluster/control/departure.h"
 #include "cluster/control/deployment.h"
 #include "cluster/control/dispatch.h"
 #include "cluster/control/id_source.h"
@@ -157,7 +158,11 @@ class ControllerCore {
   Deployment::InUse InUse() const;
   void FollowLayout(const Deployment::Changes& changes, Time now);
   void RetirePipelines(Time now);
-  void TakeOut(Pipeline& pipeline, RequestId id, Time now);
+  void TakeOutAll(Pipeline& pipeline, const std::optional<Departure>& departure, Time now);
+  // Whether a request that cannot move stays, or leaves and waits.
+  enum class Otherwise : uint8_t { kLeave, kStay };
+  void TakeOut(Pipeline& pipeline, RequestId id, Otherwise otherwise, Time now);
+  double ReplayTokensPerS() const;
 
   // controller_pipelines.cc
   void OpenPipelines(Time now);

@@ -1,5 +1,6 @@
 // Pipelines follow the layout: they open where its stages are up, and retire where it no longer has
-// them. The requests of a retiring pipeline move to others with their KV.
+// them. The requests of a retiring pipeline move to others with their KV. If one of its workers has
+// a deadline, some finish there, and those that cannot be copied in time run until the last moment.
 #include <algorithm>
 #include <utility>
 
@@ -49,15 +50,20 @@ void ControllerCore::FollowLayout(const Deployment::Changes& changes, Time now) 
 void ControllerCore::RetirePipelines(Time now) {
   transfers_.AbandonRetiring(now);
   std::vector<PipelineId> empty;
+  std::vector<std::pair<PipelineId, PipelineHop>> too_late;
   for (auto& [id, pipeline] : pipelines_.all()) {
     if (!pipeline.retiring) continue;
     if (!pipeline.open) {
       empty.push_back(id);
       continue;
     }
-    for (RequestId request : pipeline.requests.Ids()) {
-      if (!transfers_.Migrates(request)) TakeOut(pipeline, request, now);
+    const auto departure = DepartureOf(pipeline, members_, now);
+    if (departure && departure->IsLastMoment() && pipeline.requests.size() > 0 &&
+        CanServe(layout())) {
+      too_late.emplace_back(id, pipeline.hops[departure->hop]);
+      continue;
     }
+    TakeOutAll(pipeline, departure, now);
     transfers_.GiveUpExpiredIn(id);
     if (pipeline.requests.size() == 0 && !transfers_.HasKvIn(id) &&
         pipeline.scheduler->steps_in_flight() == 0) {
@@ -72,11 +78,48 @@ void ControllerCore::RetirePipelines(Time now) {
                    now);
     }
   }
+  // What the other workers of such a pipeline hold is kept for its requests.
+  for (const auto& [id, hop] : too_late) {
+    counters_.drained_replayed += pipelines_.at(id).requests.size();
+    LosePipeline(id, Unavailable("the deadline of its worker has come"), PipelineEnd::kNoFault, {},
+                 now, &hop);
+  }
+}
+
+void ControllerCore::TakeOutAll(Pipeline& pipeline, const std::optional<Departure>& departure,
+                                Time now) {
+  std::vector<RequestId> decoding;
+  for (RequestId id : pipeline.requests.Ids()) {
+    if (transfers_.Migrates(id)) continue;
+    const auto info = pipeline.scheduler->Inspect(id, now);
+    const bool decodes = info && info->state == sched::RequestState::kRunning &&
+                         !requests_.at(id).prefilling && pipeline.role != StageRole::kPrefill;
+    if (departure && decodes) {
+      decoding.push_back(id);
+    } else {
+      TakeOut(pipeline, id, Otherwise::kLeave, now);
+    }
+  }
+  if (decoding.empty()) return;
+  for (RequestId id : RequestsToMove(pipeline, decoding, *departure, requests_, transfers_,
+                                     ReplayTokensPerS(), now)) {
+    TakeOut(pipeline, id, Otherwise::kStay, now);
+  }
+}
+
+// Of the pipelines that would compute again what is not copied.
+double ControllerCore::ReplayTokensPerS() const {
+  double all = 0;
+  for (const auto& [id, pipeline] : pipelines_.all()) {
+    if (!pipeline.open || pipeline.retiring || pipeline.role == StageRole::kDecode) continue;
+    all += pipeline.prefill.costs().prefill_tokens_per_s;
+  }
+  return all;
 }
 
 // Takes a request out of a retiring pipeline: it moves, or waits for another pipeline, or stays
 // until it can move.
-void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
+void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Otherwise otherwise, Time now) {
   Request& request = requests_.at(id);
   const auto info = pipeline.scheduler->Inspect(id, now);
   if (info && info->state == sched::RequestState::kPulling) return;  // until it has its KV
@@ -95,6 +138,7 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
       placements_.Sent();
       return;
     }
+    if (otherwise == Otherwise::kStay) return;
   }
   // A request that cannot migrate fetches its KV later: it is in the middle of its prompt, or no
   // pipeline takes it now.

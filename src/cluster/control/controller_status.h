@@ -89,6 +89,8 @@ struct ControllerCounters {
   uint64_t replays = 0, failed_by_losses = 0, expired = 0;
   uint64_t evictions = 0;  // requests that gave their KV to older ones of other pipelines
   uint64_t moves = 0, moves_failed = 0, moved_bytes = 0;
+  // Requests of workers that drain: how they ended there.
+  uint64_t drained_finished = 0, drained_moved = 0, drained_replayed = 0;
   uint64_t hand_overs = 0, hand_overs_failed = 0;  // of the moves: from prefill to decode
   uint64_t pulls_failed = 0, leases_renewed = 0;
   uint64_t fetched = 0;           // replays that fetched recoverable KV

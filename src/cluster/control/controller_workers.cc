@@ -8,16 +8,6 @@
 #include "cluster/control/controller_core.h"
 
 namespace millrace::cluster {
-namespace {
-
-// Somebody stops the process; its machine may stay.
-bool StopsProcess(NoticeSource source) {
-  return source == NoticeSource::kSignal || source == NoticeSource::kKubernetes ||
-         source == NoticeSource::kSlurm;
-}
-
-}  // namespace
-
 void ControllerCore::On(ConnectionId from, const Join& message, Time now) {
   if (members_.Find(from) != nullptr) {  // a session has one Join
     ++counters_.joins_refused;

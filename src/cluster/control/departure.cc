@@ -1,0 +1,97 @@
+#include "cluster/control/departure.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "plan/spot/arrange.h"
+
+namespace millrace::cluster {
+namespace {
+
+using plan::spot::LiveRequest;
+
+constexpr double kNever_s = std::numeric_limits<double>::infinity();
+constexpr double kCaution = 1.1;  // times are taken to be so much longer than measured
+// Nobody stays longer than this for its end alone: a machine may go before its deadline.
+constexpr double kStay_s = 15;
+// Work that is saved weighs twice as much for a request that has waited for so long: what tokens
+// cost is about equal, so the oldest requests move first.
+constexpr double kAgeing_s = 60;
+
+// How long the request runs until its last token, as expected and at most.
+void SetFinish(const Requests& requests, const Requests::Request& request, double token_s,
+               LiveRequest& live) {
+  live.finish_s = live.latest_finish_s = kNever_s;
+  if (token_s <= 0) return;  // not measured
+  const int n = request.n();
+  const auto expected = static_cast<double>(requests.EstimatedOutput(request) - request.delivered);
+  const int64_t limit = requests.OutputLimit(request);
+  // Which of several sequences has generated how much is not known here.
+  const auto most = static_cast<double>(n == 1 ? limit - request.delivered : limit / n);
+  const auto within = [](double seconds) { return seconds <= kStay_s ? seconds : kNever_s; };
+  live.finish_s = within(expected / n * token_s * kCaution);
+  live.latest_finish_s = within(most * token_s * kCaution);
+}
+
+}  // namespace
+
+bool StopsProcess(NoticeSource source) {
+  return source == NoticeSource::kSignal || source == NoticeSource::kKubernetes ||
+         source == NoticeSource::kSlurm;
+}
+
+std::optional<Departure> DepartureOf(const Pipeline& pipeline, const Membership& members,
+                                     Time now) {
+  std::optional<Departure> first;
+  for (size_t hop = 0; hop < pipeline.workers.size(); ++hop) {
+    for (WorkerId id : pipeline.workers[hop]) {
+      const Membership::Worker* worker = members.Find(id);
+      if (worker == nullptr || !worker->leaving() || !worker->notice->deadline) continue;
+      const Duration left = *worker->notice->deadline - now;
+      if (first && left >= first->left) continue;
+      first = Departure{hop, left, !StopsProcess(worker->notice->origin.source)};
+    }
+  }
+  return first;
+}
+
+std::vector<RequestId> RequestsToMove(const Pipeline& pipeline,
+                                      const std::vector<RequestId>& running,
+                                      const Departure& departure, const Requests& requests,
+                                      const Transfers& transfers, double replay_tokens_per_s,
+                                      Time now) {
+  const std::optional<double> measured = transfers.copied_tokens_per_s();
+  // Before the first measurement everything is copied, and nobody stays on an expectation.
+  const double copied_per_s = measured.value_or(std::numeric_limits<float>::max());
+  const double token_s = departure.may_finish ? pipeline.token_s : 0;
+  std::vector<LiveRequest> live;
+  for (RequestId id : running) {
+    const auto info = pipeline.scheduler->Inspect(id, now);
+    // In tokens: in one pipeline all have the same bytes.
+    const auto kv_tokens = static_cast<int64_t>(info->computed_tokens);
+    LiveRequest one{.kv_bytes = kv_tokens,
+                    .replay_s = static_cast<double>(kv_tokens) / replay_tokens_per_s,
+                    .waiting_s = info->age.seconds()};
+    SetFinish(requests, requests.all().at(id), token_s, one);
+    if (!measured) one.finish_s = kNever_s;
+    live.push_back(one);
+  }
+  double copying_s = 0;
+  for (RequestId id : pipeline.requests.Ids()) {
+    if (!transfers.Migrates(id)) continue;
+    if (const auto info = pipeline.scheduler->Inspect(id, now)) {
+      copying_s += static_cast<double>(info->computed_tokens) / copied_per_s;
+    }
+  }
+  const Duration usable = departure.left - Departure::kLastMoment;
+  const auto choice =
+      plan::spot::ChooseRecovery(live, {.seconds = usable.seconds() / kCaution - copying_s,
+                                        .bytes_per_s = copied_per_s,
+                                        .ageing_per_s = 1 / kAgeing_s,
+                                        .copies_while_running = true});
+  std::vector<RequestId> moves;
+  for (size_t i : choice.copies) moves.push_back(running[i]);
+  return moves;
+}
+
+}  // namespace millrace::cluster
