@@ -38,14 +38,20 @@ class Departures : public ScriptedWorkers {
   void EndPulls() {
     while (!pulls_.empty()) EndPull(0);
   }
+  void EndStepsAndPulls(int rounds) {
+    for (; rounds > 0; --rounds) {
+      EndSteps();
+      EndPulls();
+    }
+  }
   // A request moves, and its copy takes so long.
-  void CopyOne(uint64_t id, double seconds, std::string_view to = "w1") {
-    ASSERT_TRUE(c_->Migrate(RequestId(id), to, now_).ok());
-    Settle();
+  void CopyOne(uint64_t id, double seconds, uint64_t to = 1) {
+    ASSERT_TRUE(c_->Migrate(RequestId(id), Name(to), now_).ok());
+    EndStep(to);  // its next one asks for the copy
     ASSERT_EQ(pulls_.size(), 1u);
     Pass(seconds);
     EndPulls();
-    EndSteps(2);
+    EndStepsAndPulls(2);
     ASSERT_EQ(Describe().moving, 0);
   }
   void Notice(double in_s, NoticeOrigin origin = kTakenBack, uint64_t worker = 2) {
@@ -65,9 +71,10 @@ class Departures : public ScriptedWorkers {
 TEST_F(Departures, WhatCertainlyEndsInTimeFinishes) {
   StartWith({6, 40});
   Notice(30);
+  EndStep(1);
   EXPECT_EQ(pulls_.size(), 1u) << "request 4 needs 20 s, so it moves; request 2 needs 2 s";
   EndPulls();
-  EndSteps(5);
+  EndStepsAndPulls(5);
   EXPECT_EQ(Tokens(2), 6u);
   EXPECT_EQ(Counters().drained_finished, 1u);
   EXPECT_EQ(Counters().drained_moved, 1u);
@@ -78,13 +85,14 @@ TEST_F(Departures, WhatCertainlyEndsInTimeFinishes) {
 TEST_F(Departures, AProcessThatIsStoppedIsNotKeptWaiting) {
   StartWith({6, 40});
   Notice(30, {NoticeSource::kKubernetes, NoticeKind::kTerminate});
+  EndStep(1);
   EXPECT_EQ(pulls_.size(), 2u);
 }
 
 TEST_F(Departures, WithoutADeadlineAllMove) {
   StartWith({6, 40});
   ASSERT_TRUE(c_->DrainWorker("w2").ok());
-  Settle();
+  EndStep(1);
   EXPECT_EQ(pulls_.size(), 2u);
 }
 
@@ -111,11 +119,13 @@ TEST_F(Departures, WhatCannotBeCopiedInTimeRunsUntilTheLastMoment) {
 
 TEST_F(Departures, WhatFitsIsCopiedTheOldestFirst) {
   StartWith({40, 40, 40});
-  CopyOne(2, 4);
-  Notice(10);
+  CopyOne(2, 1.5);
+  Notice(8);
+  EndStep(1);
   EXPECT_EQ(pulls_.size(), 1u) << "there is time for one";
+  Pass(3);
   EndPulls();
-  EndSteps(2);
+  EndStepsAndPulls(2);
   EXPECT_EQ(Counters().drained_moved, 1u);
   EXPECT_EQ(Describe().moving, 0);
   EXPECT_EQ(RequestsAt(2), 1);
@@ -133,7 +143,7 @@ TEST_F(Departures, WhatOtherWorkersHoldIsNotComputedAgain) {
   for (uint64_t id = 1; id <= 3; ++id) ASSERT_TRUE(Submit(id, 10, 1, 40).ok());
   EndSteps(2);
   ASSERT_EQ(RequestsAt(1), 2);
-  CopyOne(1, 12, "w3");
+  CopyOne(1, 12, 3);
   Notice(10, kTakenBack, 1);
   EndSteps(19);
   EXPECT_EQ(Counters().drained_replayed, 1u);

@@ -11,7 +11,8 @@ namespace {
 using plan::spot::LiveRequest;
 
 constexpr double kNever_s = std::numeric_limits<double>::infinity();
-constexpr double kCaution = 1.1;  // times are taken to be so much longer than measured
+// Times are taken to be so much longer than measured. Steps vary more than copies.
+constexpr double kCaution = 1.1, kStepCaution = 1.5;
 // Nobody stays longer than this for its end alone: a machine may go before its deadline.
 constexpr double kStay_s = 15;
 // Work that is saved weighs twice as much for a request that has waited for so long: what tokens
@@ -29,8 +30,8 @@ void SetFinish(const Requests& requests, const Requests::Request& request, doubl
   // Which of several sequences has generated how much is not known here.
   const auto most = static_cast<double>(n == 1 ? limit - request.delivered : limit / n);
   const auto within = [](double seconds) { return seconds <= kStay_s ? seconds : kNever_s; };
-  live.finish_s = within(expected / n * token_s * kCaution);
-  live.latest_finish_s = within(most * token_s * kCaution);
+  live.finish_s = within(expected / n * token_s * kStepCaution);
+  live.latest_finish_s = within(most * token_s * kStepCaution);
 }
 
 }  // namespace

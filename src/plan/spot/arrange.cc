@@ -28,7 +28,10 @@ RecoveryPlan ChooseRecovery(std::span<const LiveRequest> requests, const Recover
     const LiveRequest& r = requests[i];
     const bool pays = budget.copies_while_running ||
                       static_cast<double>(r.kv_bytes) < r.replay_s * budget.bytes_per_s;
-    if (r.latest_finish_s <= budget.seconds || r.finish_s <= budget.seconds - all_copies_s) {
+    const double copy_s =
+        budget.bytes_per_s > 0 ? static_cast<double>(r.kv_bytes) / budget.bytes_per_s : 0;
+    if (r.latest_finish_s <= budget.seconds - copy_s ||
+        r.finish_s <= budget.seconds - all_copies_s) {
       plan.choice[i] = Recovery::kFinish;
     } else if (budget.bytes_per_s > 0 && pays) {
       candidates.push_back(i);

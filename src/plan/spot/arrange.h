@@ -53,11 +53,11 @@ struct RecoveryPlan {
   double replayed_s = 0;  // work done twice
 };
 
-// Requests that certainly finish in time do so, and those that are expected to finish before the
-// last moment at which the KV of all can still be copied (the paper's S_t: the most steps that end
-// before T- minus T_mig). The others are copied in the order of work saved per byte, while the link
-// can carry them before the deadline. A request is replayed if its copy takes longer than the
-// replay or no longer fits.
+// Requests that finish in time at the latest do so, and could still be copied alone if they did
+// not; and so do those that are expected to finish before the last moment at which the KV of all
+// can still be copied (the paper's S_t: the most steps that end before T- minus T_mig). The others
+// are copied in the order of work saved per byte, while the link can carry them before the
+// deadline. A request is replayed if its copy takes longer than the replay or no longer fits.
 //
 // Ask again as time passes: a request that was expected to finish and did not can still be copied.
 RecoveryPlan ChooseRecovery(std::span<const LiveRequest> requests, const RecoveryBudget& budget);

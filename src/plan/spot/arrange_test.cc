@@ -53,7 +53,7 @@ bool Stays(const std::vector<LiveRequest>& requests, const LiveRequest& r,
            const RecoveryBudget& budget) {
   double bytes = 0;
   for (const LiveRequest& one : requests) bytes += static_cast<double>(one.kv_bytes);
-  return r.latest_finish_s <= budget.seconds ||
+  return r.latest_finish_s + r.kv_bytes / budget.bytes_per_s <= budget.seconds ||
          r.finish_s + bytes / budget.bytes_per_s <= budget.seconds;
 }
 
@@ -149,7 +149,7 @@ TEST(SpotArrangeTest, AnExpectedEndLeavesTimeToCopyAll) {
   EXPECT_EQ(ChooseRecovery(requests, budget).choice, std::vector<Recovery>(3, Recovery::kFinish));
   budget.seconds = 7.9;
   EXPECT_EQ(ChooseRecovery(requests, budget).choice, std::vector<Recovery>(3, Recovery::kCopy));
-  requests[1].latest_finish_s = 7;
+  requests[1].latest_finish_s = 6.9;
   EXPECT_EQ(ChooseRecovery(requests, budget).choice[1], Recovery::kFinish) << "it is certain";
 }
 

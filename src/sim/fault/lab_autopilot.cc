@@ -14,8 +14,8 @@ namespace {
 cluster::AutopilotOptions Hasty() {
   cluster::AutopilotOptions o;
   o.mode = cluster::AutopilotMode::kAct;
-  o.window = Duration::Millis(250);
-  o.reference_windows = 2;
+  o.window = Duration::Millis(200);
+  o.reference_windows = 1;
   o.confirm_windows = 1;
   o.requests_min = 1;
   o.settle = Duration::Millis(100);
@@ -54,11 +54,12 @@ cluster::SearchAnswer LabAutopilot::Answer(const cluster::ClusterStatus& status)
     if (worker.usable && !leaves) workers.nodes.push_back({.name = worker.name});
   }
   const auto rate = [this] { return static_cast<double>(rng_.Between(0, 400)) / 100; };
-  if (rng_.Between(0, 2) > 0) answer.current = cluster::PlanForecast{.requests_per_s = rate()};
+  if (rng_.Between(0, 1) > 0) answer.current = cluster::PlanForecast{.requests_per_s = rate()};
   std::vector<std::string> names;
   for (const NodeSpec& node : workers.nodes) names.push_back(node.name);
-  for (int64_t n = names.empty() ? 0 : rng_.Between(0, 3); n > 0; --n) {
+  for (int64_t n = names.empty() ? 0 : rng_.Between(0, 4); n > 0; --n) {
     Plan plan = RandomPlan(rng_.Next(), scenario_, static_cast<int>(std::ssize(names)));
+    plan.cluster = workers.name;
     NodeIndex next = 0;
     for (StagePlan& stage : plan.stages) {
       if (stage.nodes.empty()) stage.nodes = {next++};
@@ -84,7 +85,7 @@ void LabAutopilot::Tick(const cluster::ClusterStatus& status, Time now,
   autopilot_->TakeActions(actions);
   for (cluster::AutopilotAction& action : actions) {
     if (const auto* search = std::get_if<cluster::StartSearch>(&action)) {
-      search_ = Search{now + Duration::Millis(rng_.Between(0, 800)), search->id, Answer(status)};
+      search_ = Search{now + Duration::Millis(rng_.Between(0, 400)), search->id, Answer(status)};
     } else if (const auto* order = std::get_if<cluster::ApplyPlanText>(&action)) {
       ++changes_;
       auto plan = plan::ParseWorkerPlan(order->text, "the plan found");
