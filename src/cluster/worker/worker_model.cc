@@ -80,15 +80,19 @@ class Loader {
 
  private:
   using ModelPtr = std::shared_ptr<stage::ModelStage>;
+  struct Here {
+    model::LoadedWeights weights;
+    int64_t bytes = 0;                // of the weights
+    std::optional<int64_t> kv_bytes;  // that was promised; none: no shard serves
+  };
   Status MakeStage(const LoadShard& load, const Known* known, const ShardProgressFn& progress,
                    LoadedShard& loaded, ModelPtr& model);
   Result<ModelPtr> LoadModel(const LoadShard& load, net::Collective* group,
                              const ShardProgressFn& progress, ShardLoaded& facts);
   Result<std::string> FolderFor(const LoadShard& load, const model::LoadedWeights& here,
                                 const ShardProgressFn& progress) const;
-  model::LoadedWeights WeightsHere() const;
-  std::optional<MemoryAvailable> MemoryBeside(const model::LoadedWeights& here,
-                                              const tensor::Device& device);
+  Here WhatIsHere() const;
+  std::optional<MemoryAvailable> MemoryBeside(const Here& here, const tensor::Device& device);
 
   const WorkerModelOptions options_;
   std::vector<Known> known_;
@@ -123,28 +127,29 @@ Result<std::string> Loader::FolderFor(const LoadShard& load, const model::Loaded
 }
 
 // The weights of the shards that exist. They stay until the load has ended.
-model::LoadedWeights Loader::WeightsHere() const {
-  model::LoadedWeights here;
+Loader::Here Loader::WhatIsHere() const {
+  Here here;
   for (const Known& one : known_) {
     const ModelPtr model = one.model.lock();
-    if (model) here.insert(model->model().weights().begin(), model->model().weights().end());
+    if (!model) continue;
+    here.weights.insert(model->model().weights().begin(), model->model().weights().end());
+    if (model->has_pipelines())
+      here.kv_bytes = std::max(here.kv_bytes.value_or(0), one.facts.kv_bytes);
   }
+  for (const auto& [key, weight] : here.weights) here.bytes += weight->bytes;
   return here;
 }
 
-// What a load may take while the shards that exist serve: their KV may grow to what was promised.
-std::optional<MemoryAvailable> Loader::MemoryBeside(const model::LoadedWeights& here,
+// What a load may take while other shards serve. Their KV may grow to what was promised.
+std::optional<MemoryAvailable> Loader::MemoryBeside(const Here& here,
                                                     const tensor::Device& device) {
-  int64_t weights = 0, kv = 0;
-  for (const auto& [key, weight] : here) weights += weight->bytes;
-  for (const Known& one : known_) kv = std::max(kv, one.facts.kv_bytes);
-  memory_bytes_ = std::max(memory_bytes_, weights + device.MemoryAvailable().bytes);
-  if (here.empty()) return std::nullopt;
+  memory_bytes_ = std::max(memory_bytes_, here.bytes + device.MemoryAvailable().bytes);
+  if (!here.kv_bytes) return std::nullopt;
   if (options_.extra_bytes) return MemoryAvailable{*options_.extra_bytes, "--weights-extra"};
   return MemoryAvailable{
-      std::max<int64_t>(0, memory_bytes_ - weights - kv),
+      std::max<int64_t>(0, memory_bytes_ - here.bytes - *here.kv_bytes),
       fmt::format("{}, less {} of weights that are loaded and {} for KV, as of --kv-cache-memory",
-                  BytesText(memory_bytes_), BytesText(weights), BytesText(kv))};
+                  BytesText(memory_bytes_), BytesText(here.bytes), BytesText(*here.kv_bytes))};
 }
 
 Result<Loader::ModelPtr> Loader::LoadModel(const LoadShard& load, net::Collective* group,
@@ -157,8 +162,9 @@ Result<Loader::ModelPtr> Loader::LoadModel(const LoadShard& load, net::Collectiv
   how.max_batched_tokens = load.max_batched_tokens;
   how.max_model_len = options_.max_model_len;
   how.progress = progress;
-  how.here = WeightsHere();
-  how.memory = MemoryBeside(how.here, *device);
+  Here here = WhatIsHere();
+  how.memory = MemoryBeside(here, *device);
+  how.here = std::move(here.weights);
   const auto pulled = [&] {
     return options_.weights ? static_cast<int64_t>(options_.weights->counters().pulled_bytes) : 0;
   };

@@ -142,6 +142,12 @@ class AWorkersLayers : public testing::Test {
     return MakeShardLoader(
         {.folder = folder_.path(), .kv_bytes = 1 << 20, .extra_bytes = extra_bytes});
   }
+  static void Open(stage::Stage& stage) {
+    const Status opened = stage.OpenPipeline(
+        PipelineId(1),
+        {.layers = stage.layers(), .num_blocks = 1, .first = stage.layers().begin == 0});
+    EXPECT_TRUE(opened.ok()) << opened.ToString();
+  }
   // The activations that leave the layers of a stage when some prompt's enter.
   static std::vector<std::byte> Run(stage::Stage& stage) {
     StepPlan plan{.id = StepId(1), .tokens = {5, 17, 250}, .blocks = {0}};
@@ -151,12 +157,9 @@ class AWorkersLayers : public testing::Test {
     SequenceTables tables;
     const std::span<const SequenceView> sequences = tables.Advance(plan);
     const std::vector<std::byte> input(3 * stage.row_bytes(), std::byte{63});  // floats of 0.75
-    const LayerRange layers = stage.layers();
-    const Status opened = stage.OpenPipeline(
-        PipelineId(1), {.layers = layers, .num_blocks = 1, .first = layers.begin == 0});
-    EXPECT_TRUE(opened.ok()) << opened.ToString();
+    Open(stage);
     stage::StagePart part{.pipeline = PipelineId(1), .plan = &plan, .sequences = sequences};
-    if (layers.begin > 0) part.input = input;
+    if (stage.layers().begin > 0) part.input = input;
     const Status ran = stage.Run({&part, 1});
     EXPECT_TRUE(ran.ok()) << ran.ToString();
     stage.ClosePipeline(PipelineId(1));
@@ -194,17 +197,21 @@ TEST_F(AWorkersLayers, AreKeptWhenTheRangeShifts) {
   EXPECT_EQ(Load(loader, {2, 5}).facts.kept_bytes, 0) << "all were dropped";
 }
 
+// While a shard serves. Those that are loaded for one plan have all the memory together.
 TEST_F(AWorkersLayers, StayWithinTheBound) {
   const int64_t layer = Load(New(), {1, 2}).facts.weight_bytes;
   const ShardLoader loader = New(2 * layer);
   const LoadedShard serves = Load(loader, {0, 3});
   ASSERT_TRUE(serves.facts.status.ok()) << "the first load has no bound";
   const std::vector<std::byte> before = Run(*serves.stage);
+  EXPECT_TRUE(Load(loader, {1, 5}).facts.status.ok()) << "it does not serve yet";
+  Open(*serves.stage);
   EXPECT_TRUE(Load(loader, {1, 4}).facts.status.ok()) << "one layer is missing";
   const Status refused = Load(loader, {1, 5}).facts.status;
   EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
   EXPECT_NE(refused.message().find("is available (--weights-extra)"), std::string::npos)
       << refused.message();
+  serves.stage->ClosePipeline(PipelineId(1));
   EXPECT_EQ(Run(*serves.stage), before);
 }
 
@@ -214,6 +221,7 @@ TEST_F(AWorkersLayers, LeaveTheMemoryOfTheKv) {
   const auto loader = MakeShardLoader({.folder = folder_.path(), .kv_bytes = more});
   const LoadedShard serves = Load(loader, {0, 3});
   ASSERT_TRUE(serves.facts.status.ok());
+  Open(*serves.stage);
   const Status refused = Load(loader, {1, 5}).facts.status;
   EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
   EXPECT_NE(refused.message().find("for KV, as of --kv-cache-memory"), std::string::npos)
