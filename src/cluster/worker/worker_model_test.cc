@@ -30,7 +30,7 @@ class RanksOfAStage : public testing::Test {
   RanksOfAStage() {
     EXPECT_TRUE(InitLog("warning").ok());  // before the threads that log
     const model::ShapeNumbers tiny = {
-        .layers = 3, .hidden = 32, .heads = 4, .vocab = 300, .positions = 64};
+        .layers = 4, .hidden = 32, .heads = 4, .vocab = 300, .positions = 64};
     EXPECT_TRUE(model::MakeModel(*model::ShapeConfig("llama-160m", tiny), folder_.path(), {}).ok());
     for (auto& loader : loaders_) {
       loader = MakeShardLoader({.folder = folder_.path(), .kv_bytes = 1 << 20});
@@ -44,10 +44,10 @@ class RanksOfAStage : public testing::Test {
     for (std::thread& t : threads) t.join();
   }
   // Returns how many bytes of weights they reported as read.
-  int64_t Load(uint64_t group, const Stages& same) {
+  int64_t Load(uint64_t group, const Stages& same, LayerRange layers = kLayers) {
     std::atomic<int64_t> bytes = 0;
     Together([&](size_t r) {
-      LoadShard load{.shard = ShardId(group), .layers = kLayers, .max_batched_tokens = 16};
+      LoadShard load{.shard = ShardId(group), .layers = layers, .max_batched_tokens = 16};
       load.group = group * 1'000'000 + static_cast<uint64_t>(getpid());
       load.rank = {static_cast<int>(r), kRanks};
       load.ranks.resize(kRanks);
@@ -62,7 +62,8 @@ class RanksOfAStage : public testing::Test {
   Stages stages() const { return {loaded_[0].stage, loaded_[1].stage}; }
 
   // Runs a prompt in a pipeline of its own. Returns the activations that leave the stage at rank 0.
-  static Result<std::vector<std::byte>> Run(const Stages& stages, PipelineId pipeline) {
+  static Result<std::vector<std::byte>> Run(const Stages& stages, PipelineId pipeline,
+                                            LayerRange layers = kLayers) {
     StepPlan plan{.id = StepId(1), .tokens = {5, 17, 250}, .blocks = {0}};
     plan.started = {{SequenceId(1), std::make_shared<SamplingParams>(), 1,
                      std::make_shared<std::vector<TokenId>>(plan.tokens)}};
@@ -73,7 +74,7 @@ class RanksOfAStage : public testing::Test {
     std::array<Status, kRanks> ran;
     Together([&](size_t r) {
       ran[r] =
-          stages[r]->OpenPipeline(pipeline, {.layers = kLayers, .num_blocks = 1, .first = true});
+          stages[r]->OpenPipeline(pipeline, {.layers = layers, .num_blocks = 1, .first = true});
       parts[r] = {.pipeline = pipeline, .plan = &plan, .sequences = sequences};
       if (ran[r].ok()) ran[r] = stages[r]->Run({&parts[r], 1});
       stages[r]->ClosePipeline(pipeline);
@@ -118,6 +119,25 @@ TEST_F(RanksOfAStage, OnlyANewRankLoads) {
   EXPECT_GT(one, 0);
   EXPECT_LT(one, both);
   EXPECT_EQ(*Run(stages(), PipelineId(2)), *expected);
+}
+
+TEST_F(RanksOfAStage, KeepTheirPartsOfTheLayers) {
+  constexpr LayerRange kMore{0, 3};
+  Load(1, {});
+  const std::array<LoadedShard, kRanks> before = loaded_;
+  Load(2, {}, kMore);
+  for (size_t r = 0; r < kRanks; ++r) {
+    EXPECT_EQ(loaded_[r].facts.kept_bytes, before[r].facts.weight_bytes);
+    EXPECT_LT(loaded_[r].facts.kept_bytes, loaded_[r].facts.weight_bytes);
+  }
+  const auto kept = Run(stages(), PipelineId(1), kMore);
+  ASSERT_TRUE(kept.ok()) << kept.status().ToString();
+  for (auto& loader : loaders_) {
+    loader = MakeShardLoader({.folder = folder_.path(), .kv_bytes = 1 << 20});
+  }
+  Load(3, {}, kMore);
+  EXPECT_EQ(loaded_[0].facts.kept_bytes, 0);
+  EXPECT_EQ(*kept, *Run(stages(), PipelineId(2), kMore));
 }
 
 // A worker whose layers are shifted by changes of plan.
