@@ -152,6 +152,7 @@ class ControllerCore {
   void LoseWorker(WorkerId id, const Status& reason, bool disconnect, Time now);
   void On(ConnectionId from, const ShardLoaded& message, Time now);
   void On(ConnectionId from, const ShardProgress& message, Time now);
+  void CountWeights(const ShardLoaded& message);
 
   // controller_retire.cc
   void Reconcile(Time now);
@@ -204,12 +205,12 @@ class ControllerCore {
   Membership members_;
   Outbox outbox_;
   KvMemory memory_{outbox_};
+  MachineReports machines_;
   Deployment deployment_;
   Pipelines pipelines_;
   Requests requests_;
   Transfers transfers_;
   Placements placements_;
-  MachineReports machines_;
   bool retire_ = false;  // retiring pipelines may have emptied
 
   std::vector<RequestOutput> outputs_;

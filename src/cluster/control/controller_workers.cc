@@ -67,10 +67,19 @@ void ControllerCore::LoseWorker(WorkerId id, const Status& reason, bool disconne
 void ControllerCore::On(ConnectionId from, const ShardLoaded& message, Time now) {
   const WorkerId worker = members_.Find(from)->id;
   switch (deployment_.ShardLoaded(worker, message)) {
-    case Deployment::LoadResult::kTaken: return;
+    case Deployment::LoadResult::kTaken: return CountWeights(message);
     case Deployment::LoadResult::kStale: ++counters_.stale_messages; return;
     case Deployment::LoadResult::kWorkerLost: return LoseWorker(worker, message.status, true, now);
   }
+}
+
+void ControllerCore::CountWeights(const ShardLoaded& message) {
+  if (!message.status.ok()) return;
+  const int64_t kept = std::clamp<int64_t>(message.kept_bytes, 0, message.weight_bytes);
+  const int64_t peers = std::clamp<int64_t>(message.peer_bytes, 0, message.weight_bytes - kept);
+  counters_.weights_kept += static_cast<uint64_t>(kept);
+  counters_.weights_from_peers += static_cast<uint64_t>(peers);
+  counters_.weights_from_disk += static_cast<uint64_t>(message.weight_bytes - kept - peers);
 }
 
 void ControllerCore::On(ConnectionId, const ShardProgress& message, Time) {

@@ -310,6 +310,46 @@ TEST(WorkerCore, DropsShardsOfEarlierSessions) {
   EXPECT_EQ(core.shards(), 1u);
 }
 
+// The load takes the layers that both have, so the old shard goes after it.
+TEST(WorkerCore, KeepsAShardOfAnEarlierSessionThatALoadOverlaps) {
+  WorkerCore core({});
+  Welcomed(core, 1);
+  core.FromController(Load(ShardId(1), {0, 4}), {});
+  core.LoadEnded({.shard = ShardId(1)}, kLimits);
+  core.SessionDown({});
+  Welcomed(core, 2);
+  core.FromController(Load(ShardId(2), {2, 6}), {});
+  core.FromController(Load(ShardId(3), {0, 1}), {});
+  EXPECT_EQ(Take<DropShard>(core).size(), 0u);
+  core.LoadEnded({.shard = ShardId(2)}, kLimits);
+  EXPECT_EQ(Take<DropShard>(core).size(), 0u) << "the other load has not ended";
+  core.LoadEnded({.shard = ShardId(3)}, kLimits);
+  EXPECT_EQ(Take<DropShard>(core).size(), 1u);
+  EXPECT_EQ(core.shards(), 2u);
+}
+
+// If there is no memory for both, the old shard goes, and the load is tried once more.
+TEST(WorkerCore, AShardOfAnEarlierSessionGivesWay) {
+  WorkerCore core({});
+  Welcomed(core, 1);
+  core.FromController(Load(ShardId(1), {0, 4}), {});
+  core.LoadEnded({.shard = ShardId(1)}, kLimits);
+  core.SessionDown({});
+  Welcomed(core, 2);
+  core.FromController(Load(ShardId(2), {2, 6}), {});
+  (void)Take<StartLoad>(core);
+  core.LoadEnded({.shard = ShardId(2), .status = ResourceExhausted("too large")}, kLimits);
+  EXPECT_EQ(core.orphans(), 0u);
+  std::vector<WorkerAction> actions;
+  core.TakeActions(actions);
+  ASSERT_EQ(actions.size(), 2u);
+  EXPECT_EQ(std::get<DropShard>(actions[0]).shard, ShardId(1));
+  EXPECT_EQ(std::get<StartLoad>(actions[1]).load.shard, ShardId(2));
+  core.LoadEnded({.shard = ShardId(2), .status = ResourceExhausted("too large")}, kLimits);
+  EXPECT_EQ(core.shards(), 0u);
+  EXPECT_EQ(Take<StartLoad>(core).size(), 0u);
+}
+
 // A pipeline's memory is free before the next controller's pipelines open, so its accounts begin
 // with nothing.
 TEST(WorkerCore, TheNextControllerFindsTheMemoryFree) {
