@@ -8,6 +8,7 @@
 #include "cluster/control/controller_core.h"
 
 namespace millrace::cluster {
+
 void ControllerCore::On(ConnectionId from, const Join& message, Time now) {
   if (members_.Find(from) != nullptr) {  // a session has one Join
     ++counters_.joins_refused;
