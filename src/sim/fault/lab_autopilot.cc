@@ -14,8 +14,8 @@ namespace {
 cluster::AutopilotOptions Hasty() {
   cluster::AutopilotOptions o;
   o.mode = cluster::AutopilotMode::kAct;
-  o.window = Duration::Millis(200);
-  o.reference_windows = 1;
+  o.window = Duration::Millis(125);
+  o.reference_windows = 2;
   o.confirm_windows = 1;
   o.requests_min = 1;
   o.settle = Duration::Millis(100);
