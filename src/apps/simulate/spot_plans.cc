@@ -85,9 +85,25 @@ std::optional<int> DevicesMin(const PlanInputs& inputs, int devices) {
   return std::nullopt;
 }
 
+// The planner's own estimate, which knows the limits. None for machines of several devices: it
+// knows no parts of a machine.
+plan::GoodputEstimate EstimateOf(const PlanInputs& inputs, const LatencyLimits& limits,
+                                 const Plan& plan) {
+  if (inputs.cluster.nodes.front().device_count > 1) return {};
+  plan::GoodputProblem problem = *inputs.goodput;
+  problem.ttft_s = limits.ttft_s;
+  problem.tpot_s = limits.tpot_s;
+  plan::Placement placement(inputs.cluster.nodes.size());
+  for (const StagePlan& stage : plan.stages) {
+    placement[static_cast<size_t>(stage.nodes.front())] = stage.layers;
+  }
+  return EstimateGoodput(problem, placement);
+}
+
 }  // namespace
 
-std::vector<plan::PlanCandidate> SpotServePlans(const PlanInputs& inputs) {
+std::vector<plan::PlanCandidate> SpotServePlans(const PlanInputs& inputs,
+                                                const LatencyLimits& limits) {
   const ClusterSpec& cluster = inputs.cluster;
   if (!AreAlike(cluster) || cluster.nodes.size() > plan::DistServeProblem::kNodesMax) return {};
   const int per_node = cluster.nodes.front().device_count;
@@ -119,7 +135,8 @@ std::vector<plan::PlanCandidate> SpotServePlans(const PlanInputs& inputs) {
                           inputs.goodput->output_tokens);
   if (!made.ok()) return {};
   plan::PlanCandidate candidate{.plan = std::move(*made)};
-  candidate.estimate.requests_per_s = found->throughput_per_s;
+  candidate.estimate = EstimateOf(inputs, limits, candidate.plan);
+  if (candidate.estimate.requests_per_s <= 0) return {};
   candidate.method = fmt::format("SpotServe, (D, P, M, B) = {}", ToString(found->config));
   return {std::move(candidate)};
 }
@@ -127,7 +144,7 @@ std::vector<plan::PlanCandidate> SpotServePlans(const PlanInputs& inputs) {
 std::vector<plan::PlanCandidate> PlansOfAlikeNodes(const PlanInputs& inputs,
                                                    const LatencyLimits& limits) {
   std::vector<plan::PlanCandidate> plans = DistServePlans(inputs, limits);
-  for (plan::PlanCandidate& plan : SpotServePlans(inputs)) plans.push_back(std::move(plan));
+  for (plan::PlanCandidate& plan : SpotServePlans(inputs, limits)) plans.push_back(std::move(plan));
   return plans;
 }
 

@@ -12,10 +12,12 @@
 
 namespace millrace::apps {
 
-// One plan, or none: the nodes differ, two of them have no link, or no pipeline fits. Carries the
-// rate of the inputs with the least latency, on the fewest nodes; without a rate, or if none
-// carries it, the most requests. A function of its argument. REQUIRES: inputs.goodput.
-std::vector<plan::PlanCandidate> SpotServePlans(const PlanInputs& inputs);
+// One plan, or none: the nodes differ, two of them have no link, no pipeline fits, or the plan
+// found misses the limits. It carries the rate of the inputs with the least latency, on the fewest
+// nodes; without a rate, or if none carries it, the most requests. A function of its arguments.
+// REQUIRES: inputs.goodput.
+std::vector<plan::PlanCandidate> SpotServePlans(const PlanInputs& inputs,
+                                                const LatencyLimits& limits);
 
 // The candidates of the searches for alike nodes: DistServe's and SpotServe's. REQUIRES:
 // inputs.goodput.

@@ -12,7 +12,8 @@ namespace {
 
 // Machines of one device with 16 GB, at this load.
 std::vector<plan::PlanCandidate> PlansFor(int machines, const std::string& model, double rate,
-                                          const std::string& last_device = "t4") {
+                                          const std::string& last_device = "t4",
+                                          const LatencyLimits& limits = {}) {
   PlanInputFlags flags;
   flags.live = "test";
   flags.live_text = "name: test\nnodes:\n";
@@ -30,7 +31,7 @@ std::vector<plan::PlanCandidate> PlansFor(int machines, const std::string& model
   auto inputs = LoadPlanInputs(flags, std::move(workload));
   EXPECT_TRUE(inputs.ok()) << inputs.status().ToString();
   if (!inputs.ok()) return {};
-  return SpotServePlans(*inputs);
+  return SpotServePlans(*inputs, limits);
 }
 
 TEST(SpotPlans, MoreMachinesForMoreLoad) {
@@ -51,11 +52,15 @@ TEST(SpotPlans, AModelThatFitsNoMachineIsDivided) {
     layers += stage.layers.size();
   }
   EXPECT_EQ(layers % 40, 0);
-  EXPECT_TRUE(PlansFor(1, "llama-13b", 0.1).empty());
 }
 
 TEST(SpotPlans, NoneForUnlikeMachines) {
-  EXPECT_TRUE(PlansFor(3, "llama-1b", 1, "a100-40g").empty());
+  EXPECT_TRUE(PlansFor(3, "llama-1b", 1, "a100-40gb").empty());
+}
+
+TEST(SpotPlans, NoneThatMissesTheLimits) {
+  EXPECT_EQ(PlansFor(3, "llama-1b", 1, "t4", {.tpot_s = 1}).size(), 1u);
+  EXPECT_TRUE(PlansFor(3, "llama-1b", 1, "t4", {.tpot_s = 1e-6}).empty());
 }
 
 }  // namespace

@@ -159,11 +159,9 @@ class ControllerCore {
   Deployment::InUse InUse() const;
   void FollowLayout(const Deployment::Changes& changes, Time now);
   void RetirePipelines(Time now);
-  void TakeOutAll(Pipeline& pipeline, const std::optional<Departure>& departure, Time now);
   // Whether a request that cannot move stays, or leaves and waits.
   enum class Otherwise : uint8_t { kLeave, kStay };
   void TakeOut(Pipeline& pipeline, RequestId id, Otherwise otherwise, Time now);
-  double ReplayTokensPerS() const;
 
   // controller_pipelines.cc
   void OpenPipelines(Time now);

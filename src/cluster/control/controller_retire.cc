@@ -53,22 +53,21 @@ void ControllerCore::RetirePipelines(Time now) {
   std::vector<std::pair<PipelineId, PipelineHop>> too_late;
   for (auto& [id, pipeline] : pipelines_.all()) {
     if (!pipeline.retiring) continue;
-    if (!pipeline.open) {
-      empty.push_back(id);
-      continue;
-    }
     const auto departure = DepartureOf(pipeline, members_, now);
-    if (departure && departure->IsLastMoment() && pipeline.requests.size() > 0 &&
-        CanServe(layout())) {
+    const bool has_requests = pipeline.requests.size() > 0;
+    if (departure && departure->IsLastMoment() && has_requests && CanServe(layout())) {
       too_late.emplace_back(id, pipeline.hops[departure->hop]);
       continue;
     }
-    TakeOutAll(pipeline, departure, now);
-    transfers_.GiveUpExpiredIn(id);
-    if (pipeline.requests.size() == 0 && !transfers_.HasKvIn(id) &&
-        pipeline.scheduler->steps_in_flight() == 0) {
-      empty.push_back(id);
+    if (pipeline.open) {
+      const Exits exits = ExitsOf(pipeline, departure, pipelines_, requests_, transfers_, now);
+      for (RequestId request : exits.leave) TakeOut(pipeline, request, Otherwise::kLeave, now);
+      for (RequestId request : exits.move) TakeOut(pipeline, request, Otherwise::kStay, now);
+      transfers_.GiveUpExpiredIn(id);
     }
+    const bool unused = pipeline.requests.size() == 0 && !transfers_.HasKvIn(id) &&
+                        pipeline.scheduler->steps_in_flight() == 0;
+    if (unused || !pipeline.open) empty.push_back(id);
   }
   for (PipelineId id : empty) {
     if (pipelines_.at(id).requests.size() == 0) {
@@ -84,37 +83,6 @@ void ControllerCore::RetirePipelines(Time now) {
     LosePipeline(id, Unavailable("the deadline of its worker has come"), PipelineEnd::kNoFault, {},
                  now, &hop);
   }
-}
-
-void ControllerCore::TakeOutAll(Pipeline& pipeline, const std::optional<Departure>& departure,
-                                Time now) {
-  std::vector<RequestId> decoding;
-  for (RequestId id : pipeline.requests.Ids()) {
-    if (transfers_.Migrates(id)) continue;
-    const auto info = pipeline.scheduler->Inspect(id, now);
-    const bool decodes = info && info->state == sched::RequestState::kRunning &&
-                         !requests_.at(id).prefilling && pipeline.role != StageRole::kPrefill;
-    if (departure && decodes) {
-      decoding.push_back(id);
-    } else {
-      TakeOut(pipeline, id, Otherwise::kLeave, now);
-    }
-  }
-  if (decoding.empty()) return;
-  for (RequestId id : RequestsToMove(pipeline, decoding, *departure, requests_, transfers_,
-                                     ReplayTokensPerS(), now)) {
-    TakeOut(pipeline, id, Otherwise::kStay, now);
-  }
-}
-
-// Of the pipelines that would compute again what is not copied.
-double ControllerCore::ReplayTokensPerS() const {
-  double all = 0;
-  for (const auto& [id, pipeline] : pipelines_.all()) {
-    if (!pipeline.open || pipeline.retiring || pipeline.role == StageRole::kDecode) continue;
-    all += pipeline.prefill.costs().prefill_tokens_per_s;
-  }
-  return all;
 }
 
 // Takes a request out of a retiring pipeline: it moves, or waits for another pipeline, or stays

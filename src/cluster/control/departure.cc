@@ -34,6 +34,16 @@ void SetFinish(const Requests& requests, const Requests::Request& request, doubl
   live.latest_finish_s = within(most * token_s * kStepCaution);
 }
 
+// Of the pipelines that would compute again what is not copied.
+double ReplayTokensPerS(const Pipelines& pipelines) {
+  double all = 0;
+  for (const auto& [id, pipeline] : pipelines.all()) {
+    if (!pipeline.open || pipeline.retiring || pipeline.role == StageRole::kDecode) continue;
+    all += pipeline.prefill.costs().prefill_tokens_per_s;
+  }
+  return all;
+}
+
 }  // namespace
 
 bool StopsProcess(NoticeSource source) {
@@ -56,43 +66,50 @@ std::optional<Departure> DepartureOf(const Pipeline& pipeline, const Membership&
   return first;
 }
 
-std::vector<RequestId> RequestsToMove(const Pipeline& pipeline,
-                                      const std::vector<RequestId>& running,
-                                      const Departure& departure, const Requests& requests,
-                                      const Transfers& transfers, double replay_tokens_per_s,
-                                      Time now) {
+Exits ExitsOf(const Pipeline& pipeline, const std::optional<Departure>& departure,
+              const Pipelines& pipelines, const Requests& requests, const Transfers& transfers,
+              Time now) {
+  Exits exits;
+  std::vector<sched::RequestInfo> decoding;
+  int64_t copying_tokens = 0;
+  for (RequestId id : pipeline.requests.Ids()) {
+    const auto info = pipeline.scheduler->Inspect(id, now);
+    const bool decodes = info && info->state == sched::RequestState::kRunning &&
+                         !requests.all().at(id).prefilling && pipeline.role != StageRole::kPrefill;
+    if (transfers.Migrates(id)) {
+      copying_tokens += info ? info->computed_tokens : 0;
+    } else if (departure && decodes) {
+      decoding.push_back(*info);
+    } else {
+      exits.leave.push_back(id);
+    }
+  }
+  if (decoding.empty()) return exits;
+
   const std::optional<double> measured = transfers.copied_tokens_per_s();
   // Before the first measurement everything is copied, and nobody stays on an expectation.
   const double copied_per_s = measured.value_or(std::numeric_limits<float>::max());
-  const double token_s = departure.may_finish ? pipeline.token_s : 0;
+  const double replayed_per_s = ReplayTokensPerS(pipelines);
   std::vector<LiveRequest> live;
-  for (RequestId id : running) {
-    const auto info = pipeline.scheduler->Inspect(id, now);
+  for (const sched::RequestInfo& info : decoding) {
     // In tokens: in one pipeline all have the same bytes.
-    const auto kv_tokens = static_cast<int64_t>(info->computed_tokens);
+    const auto kv_tokens = static_cast<int64_t>(info.computed_tokens);
     LiveRequest one{.kv_bytes = kv_tokens,
-                    .replay_s = static_cast<double>(kv_tokens) / replay_tokens_per_s,
-                    .waiting_s = info->age.seconds()};
-    SetFinish(requests, requests.all().at(id), token_s, one);
+                    .replay_s = static_cast<double>(kv_tokens) / replayed_per_s,
+                    .waiting_s = info.age.seconds()};
+    SetFinish(requests, requests.all().at(info.id), departure->may_finish ? pipeline.token_s : 0,
+              one);
     if (!measured) one.finish_s = kNever_s;
     live.push_back(one);
   }
-  double copying_s = 0;
-  for (RequestId id : pipeline.requests.Ids()) {
-    if (!transfers.Migrates(id)) continue;
-    if (const auto info = pipeline.scheduler->Inspect(id, now)) {
-      copying_s += static_cast<double>(info->computed_tokens) / copied_per_s;
-    }
-  }
-  const Duration usable = departure.left - Departure::kLastMoment;
-  const auto choice =
-      plan::spot::ChooseRecovery(live, {.seconds = usable.seconds() / kCaution - copying_s,
-                                        .bytes_per_s = copied_per_s,
-                                        .ageing_per_s = 1 / kAgeing_s,
-                                        .copies_while_running = true});
-  std::vector<RequestId> moves;
-  for (size_t i : choice.copies) moves.push_back(running[i]);
-  return moves;
+  const double usable_s = (departure->left - Departure::kLastMoment).seconds() / kCaution;
+  const auto choice = plan::spot::ChooseRecovery(
+      live, {.seconds = usable_s - static_cast<double>(copying_tokens) / copied_per_s,
+             .bytes_per_s = copied_per_s,
+             .ageing_per_s = 1 / kAgeing_s,
+             .copies_while_running = true});
+  for (size_t i : choice.copies) exits.move.push_back(decoding[i].id);
+  return exits;
 }
 
 }  // namespace millrace::cluster

@@ -33,14 +33,15 @@ bool StopsProcess(NoticeSource source);
 // The earliest end of a worker of the pipeline. nullopt: none of them has a deadline.
 std::optional<Departure> DepartureOf(const Pipeline& pipeline, const Membership& members, Time now);
 
-// Which of `running` should move now, the most urgent first. The others
-// finish there, or continue until the last moment because their KV cannot be copied in time.
-// `replay_tokens_per_s`: of the pipelines that compute what is not copied. REQUIRES: the pipeline
-// is open.
-std::vector<RequestId> RequestsToMove(const Pipeline& pipeline,
-                                      const std::vector<RequestId>& running,
-                                      const Departure& departure, const Requests& requests,
-                                      const Transfers& transfers, double replay_tokens_per_s,
-                                      Time now);
+// What the requests of a retiring pipeline do now. Those in neither list finish there, or continue
+// until the last moment because their KV cannot be copied in time, or are moving already.
+struct Exits {
+  std::vector<RequestId> leave;  // for another pipeline, or to wait for one
+  std::vector<RequestId> move;   // if they can; the most urgent first
+};
+// `departure`: of the pipeline; without one all leave. REQUIRES: the pipeline is open.
+Exits ExitsOf(const Pipeline& pipeline, const std::optional<Departure>& departure,
+              const Pipelines& pipelines, const Requests& requests, const Transfers& transfers,
+              Time now);
 
 }  // namespace millrace::cluster

@@ -177,18 +177,18 @@ TEST(AutopilotSim, ANoticeIsAnsweredBeforeTheMachineIsTaken) {
   ExpectNoKvLeft(*sim);
 }
 
-// The profiles say that a chain is ten times faster than it is, and replicas ten times slower.
+// The profiles say that one worker is ten times faster than it is, and the others ten times slower.
 TEST(AutopilotSim, ProfilesThatAreWrongByTenTimesDoLittleHarm) {
   auto sim = std::move(ClusterSim::Create(Options(ReplicasOn({0, 1, 2})))).value();
   AutopilotSimOptions wrong = Acting();
   wrong.search = [](const cluster::StartSearch& order, const cluster::ClusterStatus& status) {
     cluster::SearchAnswer answer = Search(order, status);
-    const auto distort = [](cluster::PlanForecast& plan) {
-      plan.requests_per_s *= plan.shape == "n0 0-9, n1 0-9, n2 0-9" ? 0.1 : 10;
-    };
-    if (answer.current) distort(*answer.current);
-    std::ranges::for_each(answer.found, distort);
-    std::ranges::stable_sort(answer.found, std::greater(), &cluster::PlanForecast::requests_per_s);
+    if (answer.current) answer.current->requests_per_s /= 10;
+    ClusterSpec named{.name = "here", .nodes = {{.name = "n0"}}};
+    answer.found = {{.shape = "n0 0-9",
+                     .text = plan::WritePlanYaml(ChainOf({0}), named),
+                     .method = "test",
+                     .requests_per_s = 10 * RateOf(ChainOf({0}), order)}};
     return answer;
   };
   AutopilotSim pilot(wrong, *sim);

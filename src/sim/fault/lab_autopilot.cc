@@ -53,8 +53,8 @@ cluster::SearchAnswer LabAutopilot::Answer(const cluster::ClusterStatus& status)
     const bool leaves = worker.draining || (worker.notice && worker.notice->hard);
     if (worker.usable && !leaves) workers.nodes.push_back({.name = worker.name});
   }
-  const auto rate = [this] { return static_cast<double>(rng_.Between(0, 400)) / 100; };
-  if (rng_.Between(0, 1) > 0) answer.current = cluster::PlanForecast{.requests_per_s = rate()};
+  const auto rate = [this](int most) { return static_cast<double>(rng_.Between(0, most)); };
+  if (rng_.Between(0, 1) > 0) answer.current = cluster::PlanForecast{.requests_per_s = rate(2)};
   std::vector<std::string> names;
   for (const NodeSpec& node : workers.nodes) names.push_back(node.name);
   for (int64_t n = names.empty() ? 0 : rng_.Between(0, 4); n > 0; --n) {
@@ -67,7 +67,7 @@ cluster::SearchAnswer LabAutopilot::Answer(const cluster::ClusterStatus& status)
     answer.found.push_back({.shape = cluster::PlanShape(plan, names),
                             .text = plan::WritePlanYaml(plan, workers),
                             .method = "chance",
-                            .requests_per_s = rate()});
+                            .requests_per_s = rate(8)});
   }
   std::ranges::stable_sort(answer.found, std::ranges::greater(),
                            &cluster::PlanForecast::requests_per_s);
