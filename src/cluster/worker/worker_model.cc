@@ -148,7 +148,8 @@ std::optional<MemoryAvailable> Loader::MemoryBeside(const Here& here,
   if (options_.extra_bytes) return MemoryAvailable{*options_.extra_bytes, "--weights-extra"};
   return MemoryAvailable{
       std::max<int64_t>(0, memory_bytes_ - here.bytes - *here.kv_bytes),
-      fmt::format("{}, less {} of weights that are loaded and {} for KV, as of --kv-cache-memory",
+      fmt::format("{}, less {} of weights that are loaded and {} for KV, as of --kv-cache-memory; "
+                  "--weights-extra sets another bound",
                   BytesText(memory_bytes_), BytesText(here.bytes), BytesText(*here.kv_bytes))};
 }
 
