@@ -85,11 +85,13 @@ std::optional<int> DevicesMin(const PlanInputs& inputs, int devices) {
   return std::nullopt;
 }
 
-// The planner's own estimate, which knows the limits. None for machines of several devices: it
-// knows no parts of a machine.
+// The planner's own estimate, which knows the limits but no parts of a machine: for machines of
+// several devices SpotServe's counts, and if there are limits, nothing.
 plan::GoodputEstimate EstimateOf(const PlanInputs& inputs, const LatencyLimits& limits,
-                                 const Plan& plan) {
-  if (inputs.cluster.nodes.front().device_count > 1) return {};
+                                 const Plan& plan, double throughput_per_s) {
+  if (inputs.cluster.nodes.front().device_count > 1) {
+    return {.requests_per_s = limits.any() ? 0 : throughput_per_s};
+  }
   plan::GoodputProblem problem = *inputs.goodput;
   problem.ttft_s = limits.ttft_s;
   problem.tpot_s = limits.tpot_s;
@@ -135,7 +137,7 @@ std::vector<plan::PlanCandidate> SpotServePlans(const PlanInputs& inputs,
                           inputs.goodput->output_tokens);
   if (!made.ok()) return {};
   plan::PlanCandidate candidate{.plan = std::move(*made)};
-  candidate.estimate = EstimateOf(inputs, limits, candidate.plan);
+  candidate.estimate = EstimateOf(inputs, limits, candidate.plan, found->throughput_per_s);
   if (candidate.estimate.requests_per_s <= 0) return {};
   candidate.method = fmt::format("SpotServe, (D, P, M, B) = {}", ToString(found->config));
   return {std::move(candidate)};

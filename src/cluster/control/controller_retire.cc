@@ -73,8 +73,7 @@ void ControllerCore::RetirePipelines(Time now) {
     if (pipelines_.at(id).requests.size() == 0) {
       ClosePipeline(id, now);
     } else {
-      LosePipeline(id, Unavailable("its plan is no longer in force"), PipelineEnd::kNoFault, {},
-                   now);
+      LosePipeline(id, Unavailable("another plan is in force"), PipelineEnd::kNoFault, {}, now);
     }
   }
   // What the other workers of such a pipeline hold is kept for its requests.

@@ -87,7 +87,7 @@ TEST(InstanceMembership, RecomputesWhatWasLost) {
   EXPECT_NEAR(m.paid_s, 2 * 0.135 + 0.215, 1e-9);
 }
 
-// SpotServe section 4.2: after a notice the cache moves along, if the request would not end in time.
+// SpotServe section 4.2: after a notice the cache moves along, unless the request ends in time.
 TEST(InstanceMembership, MovesWithItsKvBeforeTheEnd) {
   InstanceClusterOptions options = Options(2);
   options.membership = TwoThere();
