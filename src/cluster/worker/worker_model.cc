@@ -83,6 +83,7 @@ class Loader {
   struct Here {
     model::LoadedWeights weights;
     int64_t bytes = 0;                // of the weights
+    int64_t extra_bytes = 0;          // of those that no shard that serves has
     std::optional<int64_t> kv_bytes;  // that was promised; none: no shard serves
   };
   Status MakeStage(const LoadShard& load, const Known* known, const ShardProgressFn& progress,
@@ -126,17 +127,27 @@ Result<std::string> Loader::FolderFor(const LoadShard& load, const model::Loaded
                             fetched.status().message(), options_.folder));
 }
 
+int64_t StoredBytes(const model::LoadedWeights& weights) {
+  int64_t bytes = 0;
+  for (const auto& [key, weight] : weights) bytes += weight->bytes;
+  return bytes;
+}
+
 // The weights of the shards that exist. They stay until the load has ended.
 Loader::Here Loader::WhatIsHere() const {
   Here here;
+  model::LoadedWeights serving;
   for (const Known& one : known_) {
     const ModelPtr model = one.model.lock();
     if (!model) continue;
-    here.weights.insert(model->model().weights().begin(), model->model().weights().end());
-    if (model->has_pipelines())
-      here.kv_bytes = std::max(here.kv_bytes.value_or(0), one.facts.kv_bytes);
+    const model::LoadedWeights& weights = model->model().weights();
+    here.weights.insert(weights.begin(), weights.end());
+    if (!model->has_pipelines()) continue;
+    serving.insert(weights.begin(), weights.end());
+    here.kv_bytes = std::max(here.kv_bytes.value_or(0), one.facts.kv_bytes);
   }
-  for (const auto& [key, weight] : here.weights) here.bytes += weight->bytes;
+  here.bytes = StoredBytes(here.weights);
+  here.extra_bytes = here.bytes - StoredBytes(serving);
   return here;
 }
 
@@ -145,9 +156,12 @@ std::optional<MemoryAvailable> Loader::MemoryBeside(const Here& here,
                                                     const tensor::Device& device) {
   memory_bytes_ = std::max(memory_bytes_, here.bytes + device.MemoryAvailable().bytes);
   if (!here.kv_bytes) return std::nullopt;
-  if (options_.extra_bytes) return MemoryAvailable{*options_.extra_bytes, "--weights-extra"};
+  const auto left = [](int64_t bytes) { return std::max<int64_t>(0, bytes); };
+  if (options_.extra_bytes) {
+    return MemoryAvailable{left(*options_.extra_bytes - here.extra_bytes), "--weights-extra"};
+  }
   return MemoryAvailable{
-      std::max<int64_t>(0, memory_bytes_ - here.bytes - *here.kv_bytes),
+      left(memory_bytes_ - here.bytes - *here.kv_bytes),
       fmt::format("{}, less {} of weights that are loaded and {} for KV, as of --kv-cache-memory; "
                   "--weights-extra sets another bound",
                   BytesText(memory_bytes_), BytesText(here.bytes), BytesText(*here.kv_bytes))};

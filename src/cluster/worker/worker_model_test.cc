@@ -226,8 +226,10 @@ TEST_F(AWorkersLayers, StayWithinTheBound) {
   const std::vector<std::byte> before = Run(*serves.stage);
   EXPECT_TRUE(Load(loader, {1, 5}).facts.status.ok()) << "it does not serve yet";
   Open(*serves.stage);
-  EXPECT_TRUE(Load(loader, {1, 4}).facts.status.ok()) << "one layer is missing";
-  const Status refused = Load(loader, {1, 5}).facts.status;
+  EXPECT_FALSE(Load(loader, {1, 5}).facts.status.ok()) << "two layers and buffers";
+  const LoadedShard next = Load(loader, {1, 4});
+  EXPECT_TRUE(next.facts.status.ok()) << "one layer is missing";
+  const Status refused = Load(loader, {2, 5}).facts.status;  // one more, for the same change
   EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
   EXPECT_NE(refused.message().find("is available (--weights-extra)"), std::string::npos)
       << refused.message();
