@@ -87,7 +87,7 @@ TEST(PlanMembership, WaitsForTheLostStageAndGoesOnWithItsTokens) {
 TEST(PlanMembership, MovesAtTheNoticeOrFinishes) {
   ClusterSimOptions options = Options(SharedFork(), 4, 1 << 20);
   options.membership.push_back({At(0.045), 2, 2, What::kNotice});
-  options.membership.push_back({At(0.65), 2, 2, What::kLost});
+  options.membership.push_back({At(1.2), 2, 2, What::kLost});
   auto sim = std::move(ClusterSim::Create(options)).value();
   auto workload = NewSynthetic(One(50));
   const ClusterReport moved = sim->Run(*workload);
