@@ -232,18 +232,19 @@ LoadedShard Loader::Load(const LoadShard& load, const std::shared_ptr<stage::Sta
   std::erase_if(known_, [](const Known& one) { return one.stage.expired(); });
   const auto found = std::ranges::find_if(
       known_, [&](const Known& one) { return same && one.stage.lock() == same; });
+  const Known* const known = found == known_.end() ? nullptr : &*found;
   ModelPtr model;
   const ShardLoaded& facts = loaded.facts;
-  loaded.facts.status =
-      MakeStage(load, found == known_.end() ? nullptr : &*found, progress, loaded, model);
+  loaded.facts.status = MakeStage(load, known, progress, loaded, model);
   if (options_.weights && !options_.on_disk && !options_.weights->fetched_fingerprint().empty()) {
     loaded.identity = WorkerIdentity{.model_fingerprint = options_.weights->fetched_fingerprint(),
                                      .numeric_class = NumericClass(tensor::CpuNumericClass())};
   }
   if (facts.status.ok()) {
-    MR_LOG(info, "layers {}-{} are loaded ({}: {} kept, {} from other workers, {} from disk)",
-           load.layers.begin, load.layers.end - 1, FormatBytes(facts.weight_bytes),
-           FormatBytes(facts.kept_bytes), FormatBytes(facts.peer_bytes),
+    MR_LOG(info, "layers {}-{} are {} ({}: {} kept, {} from other workers, {} from disk)",
+           load.layers.begin, load.layers.end - 1, known != nullptr ? "here already" : "loaded",
+           FormatBytes(facts.weight_bytes), FormatBytes(facts.kept_bytes),
+           FormatBytes(facts.peer_bytes),
            FormatBytes(facts.weight_bytes - facts.kept_bytes - facts.peer_bytes));
     known_.push_back({loaded.stage, model, facts});
   } else if (facts.status.code() != StatusCode::kCancelled) {
