@@ -1,6 +1,5 @@
 // Pipelines follow the layout: they open where its stages are up, and retire where it no longer has
-// them. The requests of a retiring pipeline move to others with their KV. If one of its workers has
-// a deadline, some finish there, and those that cannot be copied in time run until the last moment.
+// them. The requests of a retiring pipeline move to others with their KV (departure.h).
 #include <algorithm>
 #include <utility>
 
@@ -54,8 +53,8 @@ void ControllerCore::RetirePipelines(Time now) {
   for (auto& [id, pipeline] : pipelines_.all()) {
     if (!pipeline.retiring) continue;
     const auto departure = DepartureOf(pipeline, members_, now);
-    const bool has_requests = pipeline.requests.size() > 0;
-    if (departure && departure->IsLastMoment() && has_requests && CanServe(layout())) {
+    if (departure && departure->IsLastMoment() && pipeline.requests.size() > 0 &&
+        CanServe(layout())) {
       too_late.emplace_back(id, pipeline.hops[departure->hop]);
       continue;
     }
@@ -99,9 +98,8 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Otherwise otherwi
     if (transfers_.full()) return;
     placements_.Update();
     const auto choice = placements_.Choose(request, now);
-    Pipeline* to = choice ? choice->pipeline : nullptr;
-    if (to != nullptr && !to->open) return;
-    if (to != nullptr && transfers_.Migrate(id, pipeline, *to, now).ok()) {
+    if (choice && !choice->pipeline->open) return;
+    if (choice && transfers_.Migrate(id, pipeline, *choice->pipeline, now).ok()) {
       placements_.Sent();
       return;
     }
