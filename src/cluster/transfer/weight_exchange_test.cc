@@ -192,7 +192,8 @@ TEST(WeightExchange, FrontLayersArePulledFirst) {
   ASSERT_TRUE(model::MakeModel(*model::ShapeConfig("llama-160m", shape), path, {}).ok());
   Mutex mutex;
   std::vector<uint64_t> asked;
-  WeightNode reader, owner([&](const WeightRequest&request) -> std::optional<std::string> {
+  WeightNode reader;
+  WeightNode owner([&](const WeightRequest& request) -> std::optional<std::string> {
     const MutexLock lock(mutex);
     if (request.ask == Ask::kRange) asked.push_back(request.range.begin);
     return std::nullopt;
