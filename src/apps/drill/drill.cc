@@ -10,10 +10,10 @@
 
 #include "apps/cluster/json_fields.h"
 #include "apps/drill/drill_cluster.h"
+#include "apps/drill/drill_memory.h"
 #include "apps/drill/stream_clients.h"
 #include "apps/plan/inputs.h"
 #include "base/host_memory.h"
-#include "base/units.h"
 #include "model/model_path.h"
 
 namespace millrace::apps {
@@ -24,35 +24,7 @@ constexpr Duration kStartLimit = Duration::Seconds(120);   // a process loads th
 constexpr Duration kSettleLimit = Duration::Seconds(120);  // the cluster is whole again
 constexpr Duration kGrace = Duration::Seconds(20);         // of a notice
 constexpr Duration kBetween = Duration::Seconds(1.5);      // streams run undisturbed
-constexpr int kPromptTokensMax = 64;                       // of DrillRequests, with a margin
-constexpr int64_t kProcessBytes = 96 << 20;                // of a process beside weights and KV
-constexpr int kKvBlockTokens = 16;
 constexpr char kRecomputedMetric[] = "vllm:prompt_tokens_recomputed_total";
-
-// What the model needs. Every worker may have to hold all of it, for all streams.
-struct DrillMemory {
-  int64_t kv_bytes = 0;   // of a process
-  int64_t all_bytes = 0;  // of all processes
-};
-
-DrillMemory MemoryFor(const DrillOptions& options, const plan::ModelFootprint& model) {
-  const int64_t tokens = options.tokens + kPromptTokensMax + kKvBlockTokens;
-  DrillMemory memory;
-  // f32 at most; twice, because blocks are held for a moment after they are handed over.
-  memory.kv_bytes = int64_t{4} * options.streams * tokens * model.spec.KvBytesPerToken();
-  memory.all_bytes =
-      (options.workers + 1) * (model.spec.weight_bytes + memory.kv_bytes + kProcessBytes);
-  return memory;
-}
-
-Status CheckMemory(const DrillOptions& options, const DrillMemory& memory) {
-  const MemoryAvailable free = ReadMemoryAvailable();
-  if (memory.all_bytes <= free.bytes) return OkStatus();
-  return FailedPrecondition(fmt::format(
-      "a controller and {} workers of this model need about {}, and {} is free ({}): "
-      "give fewer --workers or --streams, or a smaller model",
-      options.workers, FormatBytes(memory.all_bytes), FormatBytes(free.bytes), free.source));
-}
 
 // A status in which nothing is under way: all workers have joined, none must leave, and requests
 // are served.
@@ -335,20 +307,14 @@ Status Drill::Disturb(DrillStepKind kind) {
 Result<DrillReport> Drill::Run() {
   MR_ASSIGN_OR_RETURN(const model::ModelPath path, model::FindModel(options_.model));
   MR_ASSIGN_OR_RETURN(const plan::ModelFootprint footprint, LoadFootprint(path.folder));
-  if (footprint.spec.max_position < options_.tokens + kPromptTokensMax) {
-    return InvalidArgument(fmt::format(
-        "--tokens {} and a prompt of up to {} exceed the model's context of {}: give at most {}",
-        options_.tokens, kPromptTokensMax, footprint.spec.max_position,
-        footprint.spec.max_position - kPromptTokensMax));
-  }
-  const DrillMemory memory = MemoryFor(options_, footprint);
-  MR_RETURN_IF_ERROR(CheckMemory(options_, memory));
+  MR_ASSIGN_OR_RETURN(const int64_t kv_bytes,
+                      CheckDrillFits(options_, footprint, ReadMemoryAvailable()));
   cluster_options_ = {.model = path.folder,
                       .workers = options_.workers,
                       .port = options_.port,
-                      .max_model_len = options_.tokens + kPromptTokensMax,
+                      .max_model_len = options_.tokens + kDrillPromptTokensMax,
                       .max_num_seqs = options_.streams,
-                      .kv_bytes = memory.kv_bytes};
+                      .kv_bytes = kv_bytes};
   requests_ = DrillRequests(options_.streams, options_.tokens);
   MR_ASSIGN_OR_RETURN(folder_, PrivateFolder::Make());
   if (options_.keep) folder_->Keep();
