@@ -80,7 +80,10 @@ class Drill {
   // A worker that has layers and computes.
   Result<std::string> Victim();
   void BeginStep(std::string_view name);
-  void EndStep(bool new_controller);
+  // The cluster is whole again.
+  void EndStep() { steps_.back().ended_s = Now(); }
+  // Once requests had a moment to continue.
+  void CountStep(bool new_controller);
 
   const DrillOptions& options_;
   const std::atomic<bool>& interrupted_;
@@ -175,8 +178,8 @@ Status Drill::StartCluster() {
   MR_ASSIGN_OR_RETURN(cluster_, DrillCluster::Start(cluster_options_, *folder_, *log_));
   Say(
       fmt::format("a controller and {} workers start; look at them with: millrace status "
-                  "--base-url {}",
-                  options_.workers, cluster_->url().ToString()));
+                  "--base-url http://{}",
+                  options_.workers, cluster_->url().HostHeader()));
   MR_RETURN_IF_ERROR(UntilWhole());
   clients_ = std::make_unique<StreamClients>(*http_, StreamClientOptions{.server = cluster_->url()},
                                              requests_, clock_, began_);
@@ -209,9 +212,8 @@ void Drill::BeginStep(std::string_view name) {
   steps_.push_back({.name = std::string(name), .began_s = Now(), .streams = clients_->running()});
 }
 
-void Drill::EndStep(bool new_controller) {
+void Drill::CountStep(bool new_controller) {
   DrillStep& step = steps_.back();
-  step.ended_s = Now();
   if (auto status = cluster_->Describe(); status.ok()) status_ = std::move(*status);
   const auto grown = [&](const char* counter) {  // a new controller counts from zero
     return Counted(status_, counter) - (new_controller ? 0 : Counted(before_, counter));
@@ -238,7 +240,7 @@ Status Drill::Notice() {
   cluster_->WithdrawNotice(worker);  // its replacement is another machine
   Say("the machine is taken away; another one starts");
   MR_RETURN_IF_ERROR(UntilWhole());
-  EndStep(false);
+  EndStep();
   Say(fmt::format("the replacement has joined; {} workers", options_.workers));
   return OkStatus();
 }
@@ -255,7 +257,7 @@ Status Drill::Withdrawn() {
   }));
   cluster_->WithdrawNotice(worker);
   MR_RETURN_IF_ERROR(UntilWhole());
-  EndStep(false);
+  EndStep();
   Say(Counted(status_, "joins") > Counted(before_, "joins")
           ? worker + " had left already, and has joined again"
           : worker + " stays");
@@ -272,7 +274,7 @@ Status Drill::KillWorker() {
   }));
   Say("the controller has missed it; its requests continue from the tokens that they have");
   MR_RETURN_IF_ERROR(UntilWhole());
-  EndStep(false);
+  EndStep();
   Say(fmt::format("the replacement has joined; {} workers", options_.workers));
   return OkStatus();
 }
@@ -287,7 +289,7 @@ Status Drill::KillController() {
     return IntegerField(status, "term") > term;
   }));
   MR_RETURN_IF_ERROR(UntilWhole());
-  EndStep(true);
+  EndStep();
   Say("the workers have joined it with the weights that they had");
   return OkStatus();
 }
@@ -301,7 +303,9 @@ Status Drill::Disturb(DrillStepKind kind) {
     case DrillStepKind::kKill: MR_RETURN_IF_ERROR(KillWorker()); break;
     case DrillStepKind::kController: MR_RETURN_IF_ERROR(KillController()); break;
   }
-  return Rest(kBetween);
+  MR_RETURN_IF_ERROR(Rest(kBetween));
+  CountStep(kind == DrillStepKind::kController);
+  return OkStatus();
 }
 
 Result<DrillReport> Drill::Run() {

@@ -139,7 +139,7 @@ std::string ReportText(const DrillReport& report) {
                                                  "TOKENS COMPUTED AGAIN"}};
   for (const auto& [step, silence_s] : report.steps) {
     rows.push_back({step.name, SecondsText(step.ended_s - step.began_s), FormatCount(step.streams),
-                    SecondsText(silence_s), FormatCount(step.moves), BytesText(step.moved_bytes),
+                    SecondsText(silence_s), FormatCount(step.moves), FormatBytes(step.moved_bytes),
                     FormatCount(step.replays), FormatCount(step.recomputed_tokens)});
   }
   std::string out = TextTable(rows) + "\n";
