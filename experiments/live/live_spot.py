@@ -33,7 +33,7 @@ LOADS = ("poisson", "gamma")
 SYSTEMS = ("millrace", "rerouting", "restart")
 CORES = 0.28            # of a processor, for each worker
 MEMORY_MIB = 205        # less than the whole model needs, so a pipeline takes two workers
-RATE = 1.6              # requests/s
+RATE = 3.6              # requests/s
 WORDS, TOKENS = 16, 16  # of a prompt and of an answer
 STAGES = 2
 KINDS = 24              # different requests
@@ -266,10 +266,11 @@ class Spot(Driver):
         try:
             system.start(segment.first)
             began = time.monotonic()
-            provider = threading.Thread(target=replay, args=(segment, system, began))
-            provider.start()
-            clients.run(began)
-            provider.join()
+            # Processes end with the thread that started them: that is this one.
+            with concurrent.futures.ThreadPoolExecutor(1) as beside:
+                asked = beside.submit(clients.run, began)
+                replay(segment, system, began)
+                asked.result()
             counters, changes = system.counters()
         finally:
             system.stop()
