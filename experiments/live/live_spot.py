@@ -18,7 +18,7 @@ import time
 
 from cluster import PORT, Cluster, questions
 from harness import Driver, first_plan, processor_ticks
-from machines import Machine, Machines
+from machines import LOUD_SHARES, Machine, Machines
 from spot_cloud import (COMPRESSED, MACHINES_PER_WORKER, NOTICE_S, arrivals, read_segment,
                         usd_per_100k_tokens)
 
@@ -31,10 +31,10 @@ PAPER = {("A", "restart"): 61.287 / 46.108, ("A", "rerouting"): 51.008 / 46.108,
          ("B", "restart"): 56.284 / 37.083, ("B", "rerouting"): 99.115 / 37.083}
 LOADS = ("poisson", "gamma")
 SYSTEMS = ("millrace", "rerouting", "restart")
-CORES = 0.28            # of a processor, for each worker
+CORES = 0.15            # of a processor, for each worker
 MEMORY_MIB = 205        # less than the whole model needs, so a pipeline takes two workers
-RATE = 3.6              # requests/s
-WORDS, TOKENS = 16, 16  # of a prompt and of an answer
+RATE = 2.0              # requests/s
+WORDS, TOKENS = 40, 24  # of a prompt and of an answer
 STAGES = 2
 KINDS = 24              # different requests
 WORKERS = [f"w{i}" for i in range(7)]
@@ -294,7 +294,8 @@ class Spot(Driver):
                     for name, file in SEGMENTS.items()][:1 if self.args.quick else None]
         loads = LOADS[:1] if self.args.quick else LOADS
         machines = [Machine(name, "east", CORES, MEMORY_MIB) for name in WORKERS]
-        with Machines(machines, None, None, zones=("east",)) as self.machines:
+        with Machines(machines, None, None, zones=("east",),
+                      machine_shares=LOUD_SHARES) as self.machines:
             self.machines.enter()
             self.expect()
             self.measure_profile()
