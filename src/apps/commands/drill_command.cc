@@ -74,7 +74,8 @@ std::unique_ptr<Command> MakeDrillCommand() {
       "Starts a controller and workers on this machine and streams answers from them, greedy ones "
       "and seeded ones. Meanwhile a worker gets notice and leaves, a notice is withdrawn, a worker "
       "is killed, and the controller is killed; whoever is gone is replaced. Every answer is then "
-      "compared with that of one process that nothing disturbed. It takes about a minute, touches "
+      "compared with that of one process that nothing disturbed. It takes less than a minute, "
+      "touches "
       "no other cluster and leaves nothing behind. The exit code is 0 only if every answer is the "
       "same, to the byte.";
   command->examples = {
@@ -108,8 +109,8 @@ std::unique_ptr<Command> MakeDrillCommand() {
                "Print the result as JSON, and what happens on stderr");
   command->Add(kOutput, FlagOption("keep", &flags->options.keep),
                "Keep the folder with the log of all processes");
-  AddGeneralOptions(*command);
   command->log_level = "warning";
+  AddGeneralOptions(*command);
   command->run = [flags] { return RunDrillCommand(*flags); };
   return command;
 }

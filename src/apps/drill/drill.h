@@ -1,5 +1,5 @@
 // A drill: a cluster on this machine is disturbed while it streams, and every answer is compared
-// with that of one undisturbed process. It takes about a minute.
+// with that of one undisturbed process. It takes less than a minute.
 //
 // RunDrill is called on one thread, which it blocks. It starts processes and removes them and their
 // files before it returns, whatever happens.
