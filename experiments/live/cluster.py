@@ -65,9 +65,13 @@ class Api:
         except OSError:
             return False
 
-    def ask(self, request):
+    def timed(self, request):
+        """The text, and when its pieces came."""
         with self.connect() as connection:
-            return Server.read_stream(connection, request)[0]
+            return Server.read_stream(connection, request)
+
+    def ask(self, request):
+        return self.timed(request)[0]
 
     def ask_all(self, requests, meanwhile=lambda: None):
         """The answers, asked at the same time; `meanwhile` runs while they are."""

@@ -144,7 +144,7 @@ class Machines:
     """Machines, the line between their zones, and what runs on them."""
 
     def __init__(self, machines, line_mbit_s, line_latency_ms, zones=("east", "west"),
-                 head_zone="east", head_cores=None, shares=LOUD_SHARES):
+                 head_zone="east", head_cores=None, shares=LOUD_SHARES, machine_shares=None):
         sweep()
         self.prefix = f"{PREFIX}{os.getpid()}"
         self.machines = {m.name: m for m in machines}
@@ -153,7 +153,8 @@ class Machines:
         try:
             self.parent = Group(self.prefix, shares=shares)
             for m in machines:
-                self.groups[m.name] = Group(f"{self.prefix}/{m.name}", m.cores, m.memory_mib)
+                self.groups[m.name] = Group(f"{self.prefix}/{m.name}", m.cores, m.memory_mib,
+                                            machine_shares)
             self.groups["head"] = Group(f"{self.prefix}/head", head_cores)
             self.groups["load"] = Group(f"{self.prefix}/load")
             self.make_network(line_mbit_s, line_latency_ms)

@@ -59,12 +59,15 @@ void SseParser::EndLine() {
       has_data_ = true;
     } else if (field == "event") {
       type_ = value;
+    } else if (field == "id" && value.find('\0') == std::string_view::npos) {
+      id_ = value;
     }
   }
   line_.clear();
 }
 
 void SseParser::Dispatch() {
+  last_id_ = id_;
   if (has_data_) on_event_(type_.empty() ? "message" : std::string_view(type_), data_);
   data_.clear();
   type_.clear();

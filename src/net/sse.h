@@ -32,6 +32,8 @@ class SseParser {
   // kTooLarge when an event exceeds the limit; the parser then ignores all further input. An event
   // that is cut off by the end of the stream is dropped, as the standard requires.
   Status Feed(std::string_view bytes);
+  // Of the last event that was passed on, or of an earlier one if that had none; empty: none yet.
+  const std::string& last_event_id() const { return last_id_; }
 
  private:
   void EndLine();
@@ -42,6 +44,7 @@ class SseParser {
   std::string line_;
   std::string data_;
   std::string type_;
+  std::string id_, last_id_;  // of the event that is read, and of those passed on
   bool has_data_ = false;
   bool after_cr_ = false;  // a following LF belongs to the same line end
   bool at_start_ = true;   // a byte order mark may follow

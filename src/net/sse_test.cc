@@ -37,6 +37,20 @@ TEST(Sse, FollowsTheStandard) {
   EXPECT_EQ(Parse("data\n\n", 100), (Events{{"message", ""}}));
 }
 
+TEST(Sse, RemembersTheLastEventId) {
+  std::vector<std::string> ids;
+  SseParser* reading = nullptr;
+  SseParser parser(
+      [&](std::string_view, std::string_view) { ids.push_back(reading->last_event_id()); });
+  reading = &parser;
+  ASSERT_TRUE(parser
+                  .Feed("data: a\n\nid: r:1\ndata: b\n\ndata: c\n\nid: r:2\ndata: d\n\n"
+                        "id: r:3\ndata: cut sh")
+                  .ok());
+  EXPECT_EQ(ids, (std::vector<std::string>{"", "r:1", "r:1", "r:2"}));
+  EXPECT_EQ(parser.last_event_id(), "r:2") << "the third event is not whole";
+}
+
 TEST(Sse, RoundTrips) {
   EXPECT_EQ(SseEvent("{}"), "data: {}\n\n");
   EXPECT_EQ(SseEvent("a\nb"), "data: a\ndata: b\n\n");

@@ -74,6 +74,25 @@ TEST(Detach, AtEveryMomentOfSeveralSequences) {
   }
 }
 
+// What a lost worker had computed counts as recomputed, and a prompt without a token does not.
+TEST(Detach, CountsWhatIsComputedAgain) {
+  for (int cut = 1; cut < 20; ++cut) {
+    Harness before({.scheduler = Roomy()}), after({.scheduler = Roomy()});
+    const RequestId id = before.MustAdd(Prompt(10), MaxTokens(20));
+    Moments(before, cut);
+    auto left = before.scheduler().Detach(id, before.now(), kHold);
+    ASSERT_TRUE(left.has_value());
+    const auto delivered = static_cast<int>(before.outcome(id).tokens.size());
+    ASSERT_TRUE(after.AddAsIs(left->request).ok());
+    after.RunToEnd();
+    EXPECT_EQ(after.scheduler().Stats().prompt_tokens_recomputed,
+              delivered == 0 ? 0u : 10u + static_cast<unsigned>(delivered) - 1u)
+        << "cut at " << cut;
+    before.scheduler().ReleaseKv(id);
+    before.RunToEnd();
+  }
+}
+
 // Penalties count tokens that were generated elsewhere, although their KV is not computed here.
 TEST(Detach, PenaltiesCountImportedTokens) {
   SamplingParams params = MaxTokens(20);

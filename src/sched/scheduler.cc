@@ -113,6 +113,8 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
     s.seed = SequenceSeed(r.spec.seed, i);
     if (r.spec.resumed.empty()) continue;
     s.output = std::move(r.spec.resumed[i].output);
+    // It has a token, so all before that were computed where it ran.
+    if (!s.output.empty()) s.computed_most = r.TotalOf(s) - 1;
     // The reason for its end was delivered by the previous scheduler.
     if (r.spec.resumed[i].finished) s.finish = FinishReason::kStop;
   }

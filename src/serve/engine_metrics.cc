@@ -117,7 +117,8 @@ void AddCounters(const sched::SchedulerStats& stats, Snapshot& out) {
               number(stats.prompt_tokens));
   out.Counter("vllm:prompt_tokens_cached_total", "Prompt tokens found in the cache.",
               number(stats.prefix_hit_tokens));
-  out.Counter("vllm:prompt_tokens_recomputed_total", "Tokens computed again after preemption.",
+  out.Counter("vllm:prompt_tokens_recomputed_total",
+              "Tokens computed again after a preemption or the loss of a worker.",
               number(stats.prompt_tokens_recomputed));
   out.Counter("vllm:generation_tokens_total", "Tokens generated.", number(stats.generation_tokens));
   out.Counter("millrace_swapped_out_blocks_total", "Blocks copied to the swap pool.",

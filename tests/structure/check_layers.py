@@ -32,7 +32,7 @@ SUB_LEVELS = {
         "common": 1, "bench": 1,
         "plan": 2,
         "cluster": 3, "simulate": 3,
-        "profile": 4, "autopilot": 4,
+        "profile": 4, "autopilot": 4, "drill": 4,
         "commands": 5,
         "": 6,
     },

@@ -10,6 +10,7 @@
 
 #include "apps/cluster/cluster_picture.h"
 #include "apps/cluster/json_fields.h"
+#include "apps/common/text_table.h"
 #include "base/log.h"
 #include "base/units.h"
 
@@ -128,22 +129,6 @@ EdgeView ReadEdge(const Json& json) {
           .seconds = std::max(0.0, RealField(json, "seconds"))};
 }
 
-// Columns as wide as their widest cell; the last one is not padded.
-std::string Table(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string out;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
-    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return out;
-}
-
 // Between the controller and the worker: the slower direction, and the age of the older
 // measurement.
 std::string ControllerLinkText(const std::vector<LinkView>& links, const std::string& worker) {
@@ -180,7 +165,7 @@ std::string MachineTable(const ClusterView& view) {
          worker.rates ? rate(worker.rates->decode_tokens_per_s) : "-",
          ControllerLinkText(view.links, worker.name), or_dash(worker.numeric_class)});
   }
-  return Table(rows);
+  return TextTable(rows);
 }
 
 // The numeric classes, if there are several: which fingerprint answers have, and who computes them.
@@ -201,7 +186,7 @@ std::string ClassTable(const ClusterView& view) {
     rows.push_back({worker.fingerprint, FormatCount(workers), FormatCount(pipelines),
                     FormatCount(requests), worker.numeric_class});
   }
-  return rows.size() > 2 ? "\n" + Table(rows) : "";
+  return rows.size() > 2 ? "\n" + TextTable(rows) : "";
 }
 
 std::string WorkerTable(const std::vector<WorkerView>& workers) {
@@ -212,7 +197,7 @@ std::string WorkerTable(const std::vector<WorkerView>& workers) {
                     FormatBytes(worker.kv_bytes), FormatCount(worker.batches),
                     fmt::format("{:.1f} s", worker.silent_s), worker.address, worker.device});
   }
-  return Table(rows);
+  return TextTable(rows);
 }
 
 std::string State(const ClusterView& view) {

@@ -82,6 +82,7 @@ std::unique_ptr<Command> MakeRootCommand() {
   root->children.push_back(MakeServeCommand());
   root->children.push_back(MakeUpCommand());
   root->children.push_back(MakeWorkerCommand());
+  root->children.push_back(MakeDrillCommand());
   root->children.push_back(MakeChatCommand());
   root->children.push_back(MakeGenerateCommand());
   root->children.push_back(MakeBenchCommand());

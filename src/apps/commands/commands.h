@@ -31,6 +31,7 @@ std::unique_ptr<Command> MakeDrainCommand();
 std::unique_ptr<Command> MakeMigrateCommand();
 std::unique_ptr<Command> MakeSimFaultCommand();
 std::unique_ptr<Command> MakeUpCommand();
+std::unique_ptr<Command> MakeDrillCommand();
 std::unique_ptr<Command> MakeWorkerCommand();
 std::unique_ptr<Command> MakeTokenCommand();
 std::unique_ptr<Command> MakeCertsCommand();

@@ -1,20 +1,16 @@
 // millrace token: the secret that lets a worker join.
 #include <fmt/format.h>
-#include <sys/random.h>
 
-#include <array>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 
 #include "apps/cli/parse.h"
 #include "apps/commands/commands.h"
+#include "apps/common/private_folder.h"
 #include "base/file.h"
 
 namespace millrace::apps {
 namespace {
 
-constexpr size_t kTokenBytes = 32;
 constexpr unsigned kTokenMode = 0600;
 
 struct TokenFlags {
@@ -22,18 +18,8 @@ struct TokenFlags {
   bool force = false;
 };
 
-Result<std::string> NewTokenText() {
-  std::array<uint8_t, kTokenBytes> bytes;
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    return Unavailable(fmt::format("cannot get random bytes: {}", std::strerror(errno)));
-  }
-  std::string text;
-  for (uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
-  return text;
-}
-
 Status RunToken(const TokenFlags& flags) {
-  MR_ASSIGN_OR_RETURN(const std::string token, NewTokenText());
+  MR_ASSIGN_OR_RETURN(const std::string token, NewClusterToken());
   if (flags.out.empty()) {
     fmt::print("{}\n", token);
     return OkStatus();

@@ -1,12 +1,7 @@
 // millrace up: a whole cluster on one machine.
 #include <fmt/format.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <set>
 
@@ -15,8 +10,8 @@
 #include "apps/cluster/cluster_flags.h"
 #include "apps/commands/commands.h"
 #include "apps/commands/serve_run.h"
+#include "apps/common/private_folder.h"
 #include "apps/supervise/supervisor.h"
-#include "base/file.h"
 #include "base/host_memory.h"
 #include "base/log.h"
 
@@ -56,40 +51,6 @@ Result<UpLayout> LayoutOf(const UpFlags& flags) {
       fmt::format("{} need {} workers; --workers is {}: raise it, or leave it out",
                   Describe(layout.shape), layout.shape.workers(), layout.workers));
 }
-
-Result<std::string> NewToken() {
-  uint8_t bytes[32];
-  if (getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes)) {
-    return Unavailable(fmt::format("cannot get random bytes: {}", std::strerror(errno)));
-  }
-  std::string text;
-  for (uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
-  return text;
-}
-
-// A folder that only this user can read, with the token's file. The destructor removes it.
-class TokenFolder {
- public:
-  static Result<std::unique_ptr<TokenFolder>> Make(const std::string& token) {
-    std::string path = std::filesystem::temp_directory_path() / "millrace-XXXXXX";
-    if (mkdtemp(path.data()) == nullptr) {
-      return Unavailable(
-          fmt::format("cannot make a folder for the token: {}", std::strerror(errno)));
-    }
-    std::unique_ptr<TokenFolder> folder(new TokenFolder(path));
-    MR_RETURN_IF_ERROR(WriteFileWithMode(folder->file(), token, 0600, ExistingFile::kKeep));
-    return folder;
-  }
-  ~TokenFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string file() const { return path_ + "/cluster.token"; }
-
- private:
-  explicit TokenFolder(std::string path) : path_(std::move(path)) {}
-  const std::string path_;
-};
 
 // KV memory of each worker. For a given number of blocks, enough for all layers of each block.
 int64_t KvBytesOfEach(const UpFlags& flags, int workers, const LocalModel& model) {
@@ -156,7 +117,7 @@ std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const std:
 // then, so nothing needs to be handed over.
 struct Supervised {
   std::shared_ptr<cluster::Generator> engine;
-  std::unique_ptr<TokenFolder> token;
+  std::unique_ptr<PrivateFolder> folder;  // has the token
   std::unique_ptr<Supervisor> workers;
 
   ~Supervised() {
@@ -172,12 +133,14 @@ Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const std
   cluster.journal = ReadJournal(flags.controller, "", flags.serve.resume_grace_s);
   MR_ASSIGN_OR_RETURN(const UpLayout layout, LayoutOf(flags));
   cluster.shape = layout.shape;
-  MR_ASSIGN_OR_RETURN(cluster.security.token, NewToken());
+  MR_ASSIGN_OR_RETURN(cluster.security.token, NewClusterToken());
   MR_ASSIGN_OR_RETURN(
       ClusterModel started,
       StartClusterModel(flags.serve.engine, flags.serve.chat_template, cluster, clock));
   MR_RETURN_IF_ERROR(AttachAutopilot(flags.autopilot, flags.serve.engine, nullptr, started, clock));
-  MR_ASSIGN_OR_RETURN(auto token, TokenFolder::Make(cluster.security.token));
+  MR_ASSIGN_OR_RETURN(auto folder, PrivateFolder::Make());
+  MR_ASSIGN_OR_RETURN(const std::string token,
+                      folder->WriteSecret("cluster.token", cluster.security.token));
   SupervisorOptions options;
   options.on_line = [](std::string_view name, std::string_view line) {
     fmt::print(stderr, "{}: {}\n", name, line);
@@ -185,9 +148,9 @@ Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const std
   MR_ASSIGN_OR_RETURN(
       auto workers, Supervisor::Start(std::move(options),
                                       WorkerSpecs(flags, layout.workers, log_level, *started.model,
-                                                  started.server->port(), token->file())));
+                                                  started.server->port(), token)));
   auto& engine = started.model->engine;
-  std::shared_ptr<Supervised> held(new Supervised{engine, std::move(token), std::move(workers)});
+  std::shared_ptr<Supervised> held(new Supervised{engine, std::move(folder), std::move(workers)});
   engine = {std::move(held), engine.get()};
   started.model->device_name = fmt::format("{} workers on this machine", layout.workers);
   return std::move(started.model);

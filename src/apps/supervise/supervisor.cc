@@ -74,6 +74,16 @@ void Supervisor::Kill() {
   Wake();
 }
 
+bool Supervisor::Signal(std::string_view name, int number) {
+  const MutexLock lock(mutex_);
+  for (const auto& child : children_) {
+    if (child->spec.name != name || !child->process) continue;
+    child->process->Signal(number);
+    return true;
+  }
+  return false;
+}
+
 void Supervisor::Wait() {
   MutexLock lock(mutex_);
   changed_.wait(lock, [this]() MR_REQUIRES(mutex_) { return over_; });

@@ -59,6 +59,8 @@ class Supervisor {
   void BeginStop();
   // Kills what still runs, at once.
   void Kill();
+  // Sends a signal to that child, which is started again if it dies of it. False: it does not run.
+  bool Signal(std::string_view name, int number);
   // Waits until no child runs and none will be started: after BeginStop or Kill, or when all stay
   // down.
   void Wait();

@@ -94,6 +94,16 @@ TEST_F(SupervisorTest, DeadChildrenAreRestarted) {
   EXPECT_TRUE(HasNoChildren()) << "no zombie, no stray";
 }
 
+TEST_F(SupervisorTest, AChildThatIsKilledOnRequestIsRestarted) {
+  auto supervisor = Start({Shell("a", "echo up; exec sleep 1000"), Shell("b", "exit 0")});
+  ASSERT_TRUE(Until([&] { return Count("a: up") == 1; }));
+  EXPECT_TRUE(supervisor->Signal("a", SIGKILL));
+  EXPECT_TRUE(Until([&] { return Count("a: up") == 2; }));
+  EXPECT_TRUE(Until([&] { return supervisor->Describe()[1].stays_down; }));
+  EXPECT_FALSE(supervisor->Signal("b", SIGKILL)) << "it has ended";
+  EXPECT_FALSE(supervisor->Signal("c", SIGKILL)) << "there is none of that name";
+}
+
 TEST_F(SupervisorTest, ChildrenThatFinishOrHaveWrongUsageStayDown) {
   auto supervisor = Start({Shell("left", "exit 0"), Shell("usage", "exit 2")});
   supervisor->Wait();
