@@ -119,9 +119,9 @@ Result<FleetSpec> ParseFleetYaml(std::string_view text, std::string_view name) {
   for (const YAML::Node& node : kinds) {
     MR_ASSIGN_OR_RETURN(FleetKind kind, ReadKind(node, name));
     const auto same = [&](const FleetKind& other) {
-      return other.name == kind.name ||
-             (other.provider != FleetProvider::kNone && other.provider == kind.provider &&
-              kind.provider == FleetProvider::kKubernetes && other.argument == kind.argument);
+      const bool set = kind.provider == FleetProvider::kKubernetes &&
+                       other.provider == kind.provider && other.argument == kind.argument;
+      return set || other.name == kind.name;
     };
     if (std::ranges::any_of(spec.kinds, same)) {
       return plan::ErrorAt(name, node,

@@ -6,6 +6,9 @@
 #include <string>
 #include <string_view>
 
+#include "base/file.h"
+#include "base/testing/source_path.h"
+
 namespace millrace::cluster {
 namespace {
 
@@ -40,6 +43,22 @@ TEST(FleetSpecTest, ReadsAFile) {
   EXPECT_EQ(spec->cool_down, Duration::Seconds(300));
   EXPECT_EQ(spec->headroom, 1.5);
   EXPECT_EQ(spec->spares, 1);
+}
+
+// Those of docs/fleet.md.
+TEST(FleetSpecTest, TheExamplesOfThePageAreFiles) {
+  const auto page = ReadFile(SourcePath("docs/fleet.md"), 1 << 20);
+  ASSERT_TRUE(page.ok());
+  constexpr std::string_view kBegin = "```yaml\n# fleet.yaml\n", kEnd = "```\n";
+  int examples = 0;
+  for (size_t at = page->find(kBegin); at != std::string::npos; at = page->find(kBegin, at + 1)) {
+    const size_t begin = at + kBegin.size();
+    const std::string text = page->substr(begin, page->find(kEnd, begin) - begin);
+    const auto spec = ParseFleetYaml(text, "docs/fleet.md");
+    EXPECT_TRUE(spec.ok()) << spec.status().ToString() << "\n" << text;
+    ++examples;
+  }
+  EXPECT_EQ(examples, 3);
 }
 
 TEST(FleetSpecTest, RefusesWithPlaceAndCure) {
