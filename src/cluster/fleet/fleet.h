@@ -225,6 +225,7 @@ class Fleet {
   void FollowDesired();
   void Add(const MixNeed& need);
   void Ask(size_t kind, int count, FleetCause cause, const std::string& why);
+  std::vector<int> Replacement(const MixNeed& left) const;
   void Swap(const MixNeed& left);
   void Shrink(const MixNeed& left);
   void KeepBudget();

@@ -14,6 +14,7 @@ namespace {
 
 constexpr double kReleaseMargin = 0.15;  // what is left must carry so much more than the need
 constexpr double kSwapGain = 0.1;        // a cheaper mix must save this share
+constexpr double kSwapStep = 1e-6;       // of the rate: less than one machine
 constexpr int kTogether = 4;             // at most a quarter of the machines changes at once
 constexpr Duration kAskLateEvery = Duration::Seconds(60);  // at least, for kinds that are late
 constexpr Duration kLostRecently = Duration::Seconds(60);
@@ -135,50 +136,61 @@ void Fleet::Ask(size_t k, int count, FleetCause cause, const std::string& why) {
   actions_.push_back(AcquireMachines{.order = last_order_, .kind = k, .count = count});
 }
 
-// Acquires machines of a cheaper mix, if it has been cheaper for the cool-down and nothing else is
-// under way. The dearer machines are released once these serve.
-void Fleet::Swap(const MixNeed& left) {
-  const std::vector<KindStanding> kinds = Standings();
-  bool busy = !orders_.empty() || shortage_ != MixShortage::kNone;
-  int serving = 0;
-  for (size_t k = 0; k < kinds.size(); ++k) {
-    const FleetKindStatus have = CountKind(k);
-    busy = busy || have.on_order > 0 || have.draining > 0 || !have.usd_per_h;
-    serving += have.serving;
-  }
+// The machines of a cheaper mix that let one machine go which that mix does not have. None: there
+// is no such mix, or no room for both within the limits and the budget.
+std::vector<int> Fleet::Replacement(const MixNeed& left) const {
+  std::vector<KindStanding> kinds = Standings();
+  std::vector<int> more(kinds.size(), 0);
   const MixAnswer best = CheapestMix(kinds, left);
+  if (best.shortage != MixShortage::kNone) return {};
   std::vector<KindStanding> then = kinds;
   for (size_t k = 0; k < kinds.size(); ++k) then[k].counted = best.machines[k];
-  const double now_usd = CountedUsdPerHour(kinds), best_usd = CountedUsdPerHour(then);
-  std::vector<int> more(kinds.size(), 0);
-  bool any = false;
-  for (size_t k = 0; k < kinds.size(); ++k) {
-    more[k] = kinds[k].obtainable ? std::max(0, best.machines[k] - kinds[k].counted) : 0;
-    any = any || more[k] > 0;
+  const double usd = CountedUsdPerHour(kinds);
+  if (usd - CountedUsdPerHour(then) < kSwapGain * usd || usd == 0) return {};
+  MixNeed one = left;
+  while (true) {
+    const std::optional<size_t> goes = KindToRelease(kinds, left);
+    if (goes && kinds[*goes].counted > best.machines[*goes]) return more;
+    // The next one of the cheaper mix: what would be added if more were needed.
+    std::vector<KindStanding> of_best = kinds;
+    double rate = 0;
+    for (size_t k = 0; k < kinds.size(); ++k) {
+      rate += kinds[k].counted * kinds[k].requests_per_s;
+      const bool wants = kinds[k].obtainable && kinds[k].counted < best.machines[k];
+      if (!wants) of_best[k].obtainable = false;
+    }
+    one.spares = 0;
+    one.requests_per_s = rate * (1 + kSwapStep);
+    const std::vector<int> add = MachinesToAdd(of_best, one).machines;
+    const auto next = std::ranges::find_if(add, [](int count) { return count > 0; });
+    if (next == add.end()) return {};
+    const auto k = static_cast<size_t>(next - add.begin());
+    ++more[k];
+    ++kinds[k].counted;
+    ++kinds[k].committed;
   }
-  if (busy || !any || best.shortage != MixShortage::kNone ||
-      now_usd - best_usd < kSwapGain * now_usd || now_usd == best_usd) {
-    swap_since_.reset();
-    return;
+}
+
+// Acquires machines of a cheaper mix, if it has been cheaper for the cool-down and nothing else is
+// under way. A dearer machine is released once these serve.
+void Fleet::Swap(const MixNeed& left) {
+  bool busy = !orders_.empty() || shortage_ != MixShortage::kNone;
+  for (size_t k = 0; k < kinds_.size(); ++k) {
+    const FleetKindStatus have = CountKind(k);
+    busy = busy || have.on_order > 0 || have.draining > 0 || !have.usd_per_h;
   }
+  const std::vector<int> more = busy ? std::vector<int>() : Replacement(left);
+  if (more.empty()) return swap_since_.reset();
   if (!swap_since_) swap_since_ = now_;
   if (now_ - *swap_since_ < spec_.cool_down || now_ - last_change_ < spec_.cool_down) return;
   const bool changed = price_changed_ && *swap_since_ - *price_changed_ <= spec_.cool_down;
   swap_since_.reset();
-  int most = std::max(1, serving / kTogether);
-  double committed = CommittedUsdPerHour(kinds);
-  for (size_t k = 0; k < kinds.size(); ++k) {
-    int count = 0;
-    while (count < std::min(more[k], most) && kinds[k].committed + count < kinds[k].max &&
-           (!left.budget_usd_per_h || committed + *kinds[k].usd_per_h <= *left.budget_usd_per_h)) {
-      committed += *kinds[k].usd_per_h;
-      ++count;
-    }
-    if (count == 0) continue;
-    most -= count;
-    Ask(k, count, changed ? FleetCause::kPriceChanged : FleetCause::kCheaper,
-        fmt::format("the machines cost {:.4g} USD/h, and others that carry the load cost {:.4g}",
-                    now_usd, best_usd));
+  const std::string why =
+      fmt::format("the machines cost {:.4g} USD/h, and others that carry the load cost less",
+                  CountedUsdPerHour(Standings()));
+  for (size_t k = 0; k < kinds_.size(); ++k) {
+    if (more[k] == 0) continue;
+    Ask(k, more[k], changed ? FleetCause::kPriceChanged : FleetCause::kCheaper, why);
   }
 }
 

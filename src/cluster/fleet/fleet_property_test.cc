@@ -19,9 +19,11 @@ FleetSpec RandomSpec(std::mt19937& random) {
   FleetSpec spec;
   const int kinds = from(1, 4);
   for (int k = 0; k < kinds; ++k) {
-    const int max = from(1, 8);
-    FleetKind kind = FleetWorld::Kind(std::string(1, static_cast<char>('a' + k)), from(0, 5),
-                                      from(0, 1) == 1, from(0, 3) == 0 ? 1 : 0, max, from(1, 4));
+    const int max = from(1, 8), usd = from(0, 5), rate = from(1, 4);
+    const bool spot = from(0, 1) == 1;
+    const int min = from(0, 3) == 0 ? 1 : 0;
+    const std::string name(1, static_cast<char>('a' + k));
+    FleetKind kind = FleetWorld::Kind(name, usd, spot, min, max, rate);
     kind.startup = Duration::Seconds(from(0, 60));
     spec.kinds.push_back(kind);
   }
