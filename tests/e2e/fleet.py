@@ -156,7 +156,7 @@ kinds:
      requests: 1 req/s, startup: 60 s}}
 """)
         server.wait_until_ready()
-        self.assertEqual(self.kind("spot")["serving"], 1)
+        server.wait_for_status(lambda status: status["fleet"]["kinds"][0]["serving"] == 1)
         self.load(2, lambda fleet: fleet["kinds"][0]["serving"] > 1)
         self.load(0.2, lambda fleet: (fleet["kinds"][0]["serving"] == 1 and
                                       fleet["kinds"][0]["draining"] == 0))
@@ -212,7 +212,7 @@ kinds:
         self.assertGreaterEqual(self.kind("ondemand")["serving"], 1)
         (self.folder / "fail-spot").unlink()
         server.wait_for_status(lambda status: status["fleet"]["kinds"][0]["trouble"] == "")
-        self.assertEqual(len(server.said("spot: the provider does again")), 1)
+        server.wait_for("spot: the provider does again")
 
     def test_scales_a_stateful_set(self):
         (self.folder / "api.token").write_text(TOKEN + "\n")

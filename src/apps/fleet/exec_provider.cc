@@ -98,8 +98,8 @@ Result<Json> ExecProvider::Call(Json request) {
   request["kind"] = kind_;
   MR_ASSIGN_OR_RETURN(const std::string output, Run(DumpJson(request) + "\n"));
   const auto fail = [&](const std::string& why) {
-    return InvalidArgument(fmt::format("'{}' answers {} with '{}': {}", Shown(command_),
-                                       request["op"].get<std::string>(), Shown(output), why));
+    return InvalidArgument(
+        fmt::format("'{}' answers with '{}': {}", Shown(command_), Shown(output), why));
   };
   const bool nothing = output.find_first_not_of(" \t\r") == std::string::npos;
   const auto answer = ParseJson(nothing ? "{}" : output, kProviderDepthMax);

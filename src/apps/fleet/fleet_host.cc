@@ -142,6 +142,7 @@ void FleetHost::AskProviders(Time now) {
       if (price) {
         const auto said = calls_[k].provider->Price();
         const MutexLock lock(mutex_);
+        if (!said.ok()) calls_[k].price_at = clock_.Now() + kListEvery;
         if (!stopping_) fleet_.PriceSaid(k, said, clock_.Now());
       }
       List(k);

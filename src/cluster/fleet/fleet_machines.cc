@@ -28,26 +28,33 @@ Fleet::Machine* Fleet::FindMachine(size_t kind, const std::string& id) {
 }
 
 void Fleet::Fail(size_t kind, Trouble& trouble, const std::string& text) {
-  const bool first = trouble.text.empty();
-  trouble.text = Printable(text, kShownBytes);
+  std::string shown = Printable(text, kShownBytes);
+  const Kind& own = kinds_[kind];
+  const bool known = !trouble.text.empty() || own.acquire.text == shown ||
+                     own.release.text == shown || own.list.text == shown || own.price.text == shown;
+  trouble.text = std::move(shown);
   Duration pause = kBackOffFirst;
   for (int i = 0; i < trouble.failures && pause < kBackOffMost; ++i) pause = pause + pause;
   pause = std::min(pause, kBackOffMost);
   ++trouble.failures;
   trouble.until = now_ + pause;
-  if (!first) return;
+  if (known) return;
   Say(FleetCause::kProvider,
-      fmt::format("{}: {}; it is tried again after {:.0f} s, and after at most {:.0f} s from then "
-                  "on; the cluster goes on with the machines that it has",
-                  spec_.kinds[kind].name, trouble.text, pause.seconds(), kBackOffMost.seconds()));
+      fmt::format("{}: {}; it is tried again, at most {:.0f} s later, and the cluster goes on with "
+                  "the machines that it has",
+                  spec_.kinds[kind].name, trouble.text, kBackOffMost.seconds()));
 }
 
 void Fleet::Recover(size_t kind, Trouble& trouble) {
-  if (!trouble.text.empty()) {
-    Say(FleetCause::kProvider,
-        fmt::format("{}: the provider does again what it is asked", spec_.kinds[kind].name));
-  }
+  if (trouble.text.empty()) return;
   trouble = {};
+  const Kind& own = kinds_[kind];
+  if (!own.acquire.text.empty() || !own.release.text.empty() || !own.list.text.empty() ||
+      !own.price.text.empty()) {
+    return;
+  }
+  Say(FleetCause::kProvider,
+      fmt::format("{}: the provider does again what it is asked", spec_.kinds[kind].name));
 }
 
 // ---- what the view says of a kind's machines
