@@ -169,6 +169,9 @@ class Fleet {
     Time keep_until;          // the controller has refused to drain it
     uint64_t drained_id = 0;  // FleetMember::id of the drained worker
     bool drain_seen = false;
+    FleetCause why_drained = FleetCause::kLoad;
+    std::string drain_text;  // said once the drain has begun; empty: it was said
+    std::string refused;     // why the controller has refused last, which was said
     bool release_sent = false;
     Time release_at;  // not before
   };
@@ -217,6 +220,7 @@ class Fleet {
   void SendReleases(size_t kind);
   Machine* FindMachine(size_t kind, const std::string& id);
   bool OthersHave(size_t kind, const ListedMachine& machine) const;
+  void Drain(Machine& machine, const FleetMember& member);
   void Fail(size_t kind, Trouble& trouble, const std::string& text);
   void Recover(size_t kind, Trouble& trouble);
 

@@ -233,17 +233,18 @@ bool Fleet::ReleaseOne(size_t k, FleetCause cause, const std::string& why) {
   Machine* machine = MachineToRelease(k);
   if (machine == nullptr) return false;
   const FleetMember* member = FindMember(machine->worker);
-  Say(cause, fmt::format("{} {} ({}): {}", member == nullptr ? "gives back" : "drains",
-                         Printable(machine->id, kNameBytes), spec_.kinds[k].name, why));
+  const std::string text =
+      fmt::format("{} {} ({}): {}", member == nullptr ? "gives back" : "drains",
+                  Printable(machine->id, kNameBytes), spec_.kinds[k].name, why);
   if (member == nullptr) {
+    Say(cause, text);
     machine->held = Held::kReleasing;
     machine->release_at = now_;
     return true;
   }
-  machine->held = Held::kDraining;
-  machine->drained_id = member->id;
-  machine->drain_seen = false;
-  actions_.push_back(DrainMachine{machine->worker});
+  machine->why_drained = cause;
+  machine->drain_text = text;
+  Drain(*machine, *member);
   return true;
 }
 

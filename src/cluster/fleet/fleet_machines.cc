@@ -85,6 +85,13 @@ void Fleet::Follow(size_t k) {
   GiveUpAbsent(k);
 }
 
+void Fleet::Drain(Machine& machine, const FleetMember& member) {
+  machine.held = Held::kDraining;
+  machine.drained_id = member.id;
+  machine.drain_seen = false;
+  actions_.push_back(DrainMachine{machine.worker});
+}
+
 void Fleet::FollowDrain(Machine& machine, const FleetMember* member) {
   if (member == nullptr || member->id != machine.drained_id) {
     machine.held = Held::kReleasing;  // it has left; a worker of this name now is a new one
@@ -113,10 +120,7 @@ void Fleet::GiveUpAbsent(size_t k) {
                      "look at that machine, or raise startup",
                      Printable(machine.id, kNameBytes), (now_ - machine.absent_since).seconds()));
     if (member != nullptr) {  // it has joined, and cannot load layers
-      machine.held = Held::kDraining;
-      machine.drained_id = member->id;
-      machine.drain_seen = false;
-      actions_.push_back(DrainMachine{machine.worker});
+      Drain(machine, *member);
     } else {
       machine.held = Held::kReleasing;
       machine.release_at = now_;
@@ -255,19 +259,19 @@ void Fleet::PriceSaid(size_t k, const Result<std::optional<double>>& said, Time 
 
 void Fleet::DrainEnded(const std::string& worker, const Status& status, Time now) {
   Pass(now);
-  if (status.ok()) return;
   for (size_t k = 0; k < kinds_.size(); ++k) {
-    for (Machine& machine : kinds_[k].machines) {
-      if (machine.worker != worker || machine.held != Held::kDraining) continue;
-      // A worker that is not there any more needs no drain.
-      if (status.code() == StatusCode::kNotFound) return;
-      machine.held = Held::kKept;
-      machine.keep_until = now_ + spec_.cool_down;
-      Say(FleetCause::kProvider,
-          fmt::format("{} stays: the controller cannot drain it: {}", Printable(worker, kNameBytes),
-                      Printable(status.message(), kShownBytes)));
-      return;
-    }
+    const auto found = std::ranges::find(kinds_[k].machines, worker, &Machine::worker);
+    if (found == kinds_[k].machines.end() || found->held != Held::kDraining) continue;
+    const std::string begun = std::exchange(found->drain_text, {});
+    if (status.ok() && !begun.empty()) Say(found->why_drained, begun);
+    if (status.ok() || status.code() == StatusCode::kNotFound) return;  // it has left already
+    found->held = Held::kKept;
+    found->keep_until = now_ + spec_.cool_down;
+    if (std::exchange(found->refused, status.message()) == status.message()) return;
+    Say(FleetCause::kProvider,
+        fmt::format("{} stays: the controller cannot drain it: {}", Printable(worker, kNameBytes),
+                    Printable(status.message(), kShownBytes)));
+    return;
   }
 }
 

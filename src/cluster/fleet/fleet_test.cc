@@ -73,7 +73,8 @@ TEST(FleetTest, ADrainThatIsRefusedIsSaidAndTriedAgainLater) {
   world.refuses_drains = true;
   world.requests_per_s = 0;
   world.Run(200);
-  EXPECT_GT(world.Said("stays: the controller cannot drain it: no other worker"), 0);
+  EXPECT_EQ(world.Said("spot-4 stays: the controller cannot drain it: no other worker"), 1);
+  EXPECT_EQ(world.Said("drains"), 0);
   EXPECT_LT(world.drains, 10);
   EXPECT_EQ(world.releases, 0);
   world.refuses_drains = false;
