@@ -81,7 +81,10 @@ void Fleet::Observe(const FleetView& view, Time now) {
     last_lost_ = now_;
   }
   view_ = view;
+  member_at_.clear();
+  for (size_t i = 0; i < view_.members.size(); ++i) member_at_.emplace(view_.members[i].worker, i);
   for (size_t k = 0; k < kinds_.size(); ++k) Follow(k);
+  MapWorkers();
   Charge();
   Judge();
   load_per_s_ = rate_.RequestsPerSecond(now_, view_.waiting);
@@ -102,21 +105,33 @@ void Fleet::Say(FleetCause cause, std::string text) {
 }
 
 const FleetMember* Fleet::FindMember(const std::string& worker) const {
-  const auto found = std::ranges::find(view_.members, worker, &FleetMember::worker);
-  return found == view_.members.end() ? nullptr : &*found;
+  const auto found = member_at_.find(worker);
+  return found == member_at_.end() ? nullptr : &view_.members[found->second];
+}
+
+void Fleet::MapWorkers() {
+  machine_kind_.clear();
+  member_kind_.clear();
+  for (size_t k = 0; k < kinds_.size(); ++k) {
+    for (const Machine& machine : kinds_[k].machines) machine_kind_.emplace(machine.worker, k);
+  }
+  for (const FleetMember& member : view_.members) {
+    std::optional<size_t> kind;
+    if (const auto found = machine_kind_.find(member.worker); found != machine_kind_.end()) {
+      kind = found->second;
+    }
+    for (size_t k = 0; k < kinds_.size() && !machine_kind_.contains(member.worker); ++k) {
+      const std::string& begin = spec_.kinds[k].workers;
+      const bool longer = !kind || begin.size() > spec_.kinds[*kind].workers.size();
+      if (longer && member.worker.starts_with(begin)) kind = k;
+    }
+    if (kind) member_kind_.emplace(member.worker, *kind);
+  }
 }
 
 std::optional<size_t> Fleet::KindOf(const FleetMember& member) const {
-  std::optional<size_t> by_name;
-  for (size_t k = 0; k < kinds_.size(); ++k) {
-    for (const Machine& machine : kinds_[k].machines) {
-      if (machine.worker == member.worker) return k;
-    }
-    const std::string& begin = spec_.kinds[k].workers;
-    const bool longer = !by_name || begin.size() > spec_.kinds[*by_name].workers.size();
-    if (longer && member.worker.starts_with(begin)) by_name = k;
-  }
-  return by_name;
+  const auto found = member_kind_.find(member.worker);
+  return found == member_kind_.end() ? std::nullopt : std::optional(found->second);
 }
 
 // What the provider says, else the file, else what the workers of that kind were told.
@@ -151,9 +166,8 @@ FleetKindStatus Fleet::CountKind(size_t k) const {
     }
   }
   for (const FleetMember& member : view_.members) {  // of which no provider knows
-    const auto same = [&](const Machine& machine) { return machine.worker == member.worker; };
-    if (std::ranges::any_of(kind.machines, same) || KindOf(member) != k || !member.usable) continue;
-    count(member);
+    const bool listed = machine_kind_.contains(member.worker);
+    if (!listed && KindOf(member) == k && member.usable) count(member);
   }
   for (const Order& order : orders_) {
     if (order.kind == k) on_order(order.since, order.count);
@@ -224,15 +238,12 @@ void Fleet::Judge() {
 void Fleet::Charge() {
   double usd = 0;
   for (size_t k = 0; k < kinds_.size(); ++k) {
-    const double price = PriceOf(k).value_or(0);
-    usd += price * static_cast<double>(kinds_[k].machines.size());
-    for (const FleetMember& member : view_.members) {
-      const auto same = [&](const Machine& machine) { return machine.worker == member.worker; };
-      if (KindOf(member) == k && std::ranges::none_of(kinds_[k].machines, same)) usd += price;
-    }
+    usd += PriceOf(k).value_or(0) * static_cast<double>(kinds_[k].machines.size());
   }
   for (const FleetMember& member : view_.members) {
-    if (!KindOf(member)) usd += member.usd_per_h.value_or(0);
+    if (machine_kind_.contains(member.worker)) continue;
+    const std::optional<size_t> kind = KindOf(member);
+    usd += (kind ? PriceOf(*kind) : member.usd_per_h).value_or(0);
   }
   cost_.SetUsdPerHour(usd, now_);
 }

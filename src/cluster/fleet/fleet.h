@@ -24,6 +24,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -203,7 +204,8 @@ class Fleet {
   // fleet.cc
   Time Pass(Time now);
   const FleetMember* FindMember(const std::string& worker) const;
-  // By its machine, or by the beginning of its name.
+  // Which kinds the members are of: by the machine, or by the beginning of the name.
+  void MapWorkers();
   std::optional<size_t> KindOf(const FleetMember& member) const;
   std::optional<double> PriceOf(size_t kind) const;
   FleetKindStatus CountKind(size_t kind) const;
@@ -247,6 +249,9 @@ class Fleet {
   std::vector<Order> orders_;
   uint64_t last_order_ = 0;
   FleetView view_;
+  std::map<std::string, size_t> member_at_;     // in view_, by worker
+  std::map<std::string, size_t> machine_kind_;  // of every machine, by worker
+  std::map<std::string, size_t> member_kind_;   // of the members that are of a kind, by worker
 
   std::optional<Time> last_seen_;  // by the caller's clock
   Time now_;                       // without jumps

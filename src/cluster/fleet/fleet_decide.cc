@@ -1,6 +1,5 @@
 // Fleet: which machines are acquired and released.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -70,7 +69,8 @@ bool Fleet::HasOrder(size_t k) const {
   return std::ranges::any_of(orders_, [k](const Order& order) { return order.kind == k; });
 }
 
-// A kind whose machines are late is asked for more only if no other kind can take its place.
+// A kind whose machines are late is asked for more only if no other kind can take its place. Where
+// there is nobody to ask, what is wanted has been said.
 MixAnswer Fleet::WhatToAdd(const MixNeed& need) const {
   std::vector<KindStanding> kinds = Standings();
   std::vector<KindStanding> in_time = kinds;
@@ -78,7 +78,8 @@ MixAnswer Fleet::WhatToAdd(const MixNeed& need) const {
     if (CountKind(k).late == 0) continue;
     in_time[k].obtainable = false;
     const Duration pause = std::max(spec_.kinds[k].startup, kAskLateEvery);
-    const bool again = !kinds_[k].asked || now_ - *kinds_[k].asked >= pause;
+    const bool again = spec_.kinds[k].provider != FleetProvider::kNone &&
+                       (!kinds_[k].asked || now_ - *kinds_[k].asked >= pause);
     kinds[k].obtainable = kinds[k].obtainable && again;
   }
   MixAnswer add = MachinesToAdd(in_time, need);
@@ -112,9 +113,12 @@ void Fleet::Add(const MixNeed& need) {
     Ask(k, add.machines[k], cause, why);
   }
   if (add.shortage == MixShortage::kNone) return;
-  // What would be asked for if every provider did what it is asked.
+  // What would be asked for if every provider did what it is asked, in time.
   std::vector<KindStanding> all = Standings();
-  for (KindStanding& kind : all) kind.obtainable = true;
+  for (size_t k = 0; k < all.size(); ++k) {
+    all[k].obtainable = true;
+    all[k].counted += CountKind(k).late;
+  }
   missing_ = MachinesToAdd(all, need).machines;
   const bool fails = std::reduce(missing_.begin(), missing_.end()) > 0;  // and that was said
   if (before != MixShortage::kNone || fails) return;
@@ -147,7 +151,6 @@ std::vector<int> Fleet::Replacement(const MixNeed& left) const {
   for (size_t k = 0; k < kinds.size(); ++k) then[k].counted = best.machines[k];
   const double usd = CountedUsdPerHour(kinds);
   if (usd - CountedUsdPerHour(then) < kSwapGain * usd || usd == 0) return {};
-  MixNeed one = left;
   while (true) {
     const std::optional<size_t> goes = KindToRelease(kinds, left);
     if (goes && kinds[*goes].counted > best.machines[*goes]) return more;
@@ -159,9 +162,9 @@ std::vector<int> Fleet::Replacement(const MixNeed& left) const {
       const bool wants = kinds[k].obtainable && kinds[k].counted < best.machines[k];
       if (!wants) of_best[k].obtainable = false;
     }
-    one.spares = 0;
-    one.requests_per_s = rate * (1 + kSwapStep);
-    const std::vector<int> add = MachinesToAdd(of_best, one).machines;
+    const MixNeed one_more{.requests_per_s = rate * (1 + kSwapStep),
+                           .budget_usd_per_h = left.budget_usd_per_h};
+    const std::vector<int> add = MachinesToAdd(of_best, one_more).machines;
     const auto next = std::ranges::find_if(add, [](int count) { return count > 0; });
     if (next == add.end()) return {};
     const auto k = static_cast<size_t>(next - add.begin());
@@ -301,7 +304,8 @@ bool Fleet::CancelOrder(const MixNeed& left) {
   return false;
 }
 
-// Releases what has not been needed for the cool-down: the load is the most of that time.
+// Releases what is not needed. The load is at least the mean over the cool-down, so that a short
+// pause releases nothing.
 void Fleet::Shrink(const MixNeed& left) {
   if (!orders_.empty() || now_ - last_change_ < spec_.cool_down) return;
   if (CancelOrder(left)) {
@@ -318,7 +322,7 @@ void Fleet::Shrink(const MixNeed& left) {
   const std::string why = fmt::format(
       "the load is {:.3g} requests/s, and the others carry it with headroom", load_per_s_);
   for (int i = 0; i < std::max(1, serving / kTogether); ++i) {
-    std::optional<size_t> kind = KindToRelease(kinds, left);
+    const std::optional<size_t> kind = KindToRelease(kinds, left);
     if (!kind || !MayDrain()) return;
     if (ReleaseOne(*kind, FleetCause::kLoad, why)) {
       --kinds[*kind].counted;

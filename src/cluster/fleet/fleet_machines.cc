@@ -101,6 +101,7 @@ void Fleet::FollowDrain(Machine& machine, const FleetMember* member) {
   if (member->draining) machine.drain_seen = true;
   if (!machine.drain_seen || member->draining) return;
   machine.held = Held::kKept;  // the controller has given the drain up
+  machine.absent_since = now_;
   machine.keep_until = now_ + spec_.cool_down;
 }
 
@@ -170,11 +171,8 @@ void Fleet::ReleaseEnded(size_t k, const std::string& id, const Status& status, 
 }
 
 bool Fleet::OthersHave(size_t kind, const ListedMachine& listed) const {
-  for (size_t k = 0; k < kinds_.size(); ++k) {
-    const auto same = [&](const Machine& machine) { return machine.worker == listed.worker; };
-    if (k != kind && std::ranges::any_of(kinds_[k].machines, same)) return true;
-  }
-  return false;
+  const auto found = machine_kind_.find(listed.worker);
+  return found != machine_kind_.end() && found->second != kind;
 }
 
 void Fleet::Listed(size_t k, const Result<std::vector<ListedMachine>>& listed, Time now) {
@@ -218,6 +216,7 @@ void Fleet::Listed(size_t k, const Result<std::vector<ListedMachine>>& listed, T
   }
   kind.machines = std::move(machines);
   kind.listed = true;
+  MapWorkers();
   wrong.empty() ? Recover(k, kind.list) : Fail(k, kind.list, wrong);
   const size_t have = kind.machines.size();
   const std::optional<size_t> expected = std::exchange(kind.expected, std::nullopt);
@@ -266,6 +265,7 @@ void Fleet::DrainEnded(const std::string& worker, const Status& status, Time now
     if (status.ok() && !begun.empty()) Say(found->why_drained, begun);
     if (status.ok() || status.code() == StatusCode::kNotFound) return;  // it has left already
     found->held = Held::kKept;
+    found->absent_since = now_;
     found->keep_until = now_ + spec_.cool_down;
     if (std::exchange(found->refused, status.message()) == status.message()) return;
     Say(FleetCause::kProvider,

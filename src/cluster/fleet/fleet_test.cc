@@ -253,6 +253,28 @@ TEST(FleetTest, WithoutAProviderTheWantedNumberIsTheAnswer) {
   EXPECT_EQ(world.acquires + world.drains + world.releases, 0);
 }
 
+TEST(FleetTest, WhatNobodyProvidesIsNotWantedAgainAndAgain) {
+  FleetSpec spec = TwoKinds();
+  spec.kinds = {spec.kinds[kSpot]};
+  spec.kinds[0].provider = FleetProvider::kNone;
+  FleetWorld world(spec);
+  world.requests_per_s = 4;  // 4.8 with headroom, and the requests that wait
+  world.Run(1000);
+  EXPECT_EQ(world.Wanted(0), 3);
+}
+
+TEST(FleetTest, AFileThatPromisesTooMuchIsCorrected) {
+  FleetWorld world(TwoKinds());
+  world.truth = 0.3;
+  world.requests_per_s = 2;  // of one machine's promise
+  world.Run(900);
+  EXPECT_TRUE(world.waiting.empty());
+  EXPECT_GE(world.Count(kSpot) + world.Count(kOnDemand), 4);
+  const double factor = world.fleet.Describe(world.now()).capacity_factor;
+  EXPECT_GT(factor, 0.2);
+  EXPECT_LT(factor, 0.7);
+}
+
 TEST(FleetTest, AJumpOfTheClockReleasesNothing) {
   FleetWorld world(TwoKinds());
   world.requests_per_s = 6;
