@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <linux/close_range.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -42,8 +43,18 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   return out;
 }
 
+// What a child reads from stdin: a file in memory, so that nobody need write while it runs.
+Result<OwnedFd> MakeInput(std::string_view input) {
+  OwnedFd file(memfd_create("input", MFD_CLOEXEC));
+  if (file.open() && write(file.get(), input.data(), input.size()) == std::ssize(input) &&
+      lseek(file.get(), 0, SEEK_SET) == 0) {
+    return file;
+  }
+  return FailedPrecondition(fmt::format("cannot hand over the input: {}", std::strerror(errno)));
+}
+
 // Between fork and exec: nothing here may allocate or lock.
-[[noreturn]] void RunChild(char* const* argv, char* const* environment, int output,
+[[noreturn]] void RunChild(char* const* argv, char* const* environment, int input, int output,
                            ChildOutput lines, int failure, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(kExecFailed);  // the parent died before the line above
@@ -52,8 +63,7 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   for (int number : {SIGINT, SIGTERM, SIGPIPE, SIGHUP}) signal(number, SIG_DFL);
-  const int nothing = open("/dev/null", O_RDONLY);
-  dup2(nothing, STDIN_FILENO);
+  dup2(input, STDIN_FILENO);
   dup2(output, STDOUT_FILENO);
   if (lines == ChildOutput::kAll) dup2(output, STDERR_FILENO);
   close_range(kFirstInheritable, ~0U, CLOSE_RANGE_CLOEXEC);
@@ -81,8 +91,9 @@ int OwnedFd::Release() { return std::exchange(fd_, -1); }
 
 Result<ChildProcess> ChildProcess::Spawn(const std::vector<std::string>& argv,
                                          const std::vector<std::string>& environment,
-                                         ChildOutput lines) {
+                                         ChildOutput lines, std::string_view input) {
   MR_CHECK(!argv.empty());
+  MR_ASSIGN_OR_RETURN(const OwnedFd stdin_file, MakeInput(input));
   MR_ASSIGN_OR_RETURN(Pipe output, MakePipe());
   MR_ASSIGN_OR_RETURN(Pipe failure, MakePipe());
   std::vector<std::string> all = environment;  // first: getenv finds the first of a name
@@ -94,8 +105,8 @@ Result<ChildProcess> ChildProcess::Spawn(const std::vector<std::string>& argv,
   const pid_t pid = fork();
   if (pid < 0) return FailedPrecondition(fmt::format("cannot fork: {}", std::strerror(errno)));
   if (pid == 0) {
-    RunChild(arguments.data(), variables.data(), output.write.get(), lines, failure.write.get(),
-             parent);
+    RunChild(arguments.data(), variables.data(), stdin_file.get(), output.write.get(), lines,
+             failure.write.get(), parent);
   }
   OwnedFd end(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   failure.write = OwnedFd();

@@ -44,10 +44,11 @@ class ChildProcess {
  public:
   // argv[0] is the program's path. The child gets this process's environment, except options that
   // are meant for this process (MILLRACE_...), and `environment` ("NAME=value").
-  // kFailedPrecondition when it cannot be executed.
+  // `input`: what it reads from stdin. kFailedPrecondition when it cannot be executed.
   static Result<ChildProcess> Spawn(const std::vector<std::string>& argv,
                                     const std::vector<std::string>& environment,
-                                    ChildOutput lines = ChildOutput::kAll);
+                                    ChildOutput lines = ChildOutput::kAll,
+                                    std::string_view input = {});
   ChildProcess(ChildProcess&&) = default;
   ChildProcess& operator=(ChildProcess&&) = delete;
   ~ChildProcess();  // kills its group if it still runs, and reaps it

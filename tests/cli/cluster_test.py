@@ -351,6 +351,24 @@ class Admin(WithFolder):
         self.assertIn("start its controller with --autopilot advise or act",
                       run("decisions", "--base-url", none.url, *KEY, status=1).stderr)
 
+    def test_fleet_as_a_table_and_as_it_was_said(self):
+        code, body = status()
+        body["fleet"] = {
+            "kinds": [{"name": "spot\n", "provider": "exec", "usd_per_h": 0.35, "wanted": 3,
+                       "serving": 2, "on_order": 1, "draining": 0, "leaving": 0, "trouble": "slow"}],
+            "usd_per_h": 0.7, "budget_usd_per_h": None, "short_of": "budget",
+            "events": [{"at": 1.7e9, "cause": "load", "text": "asks for 1 spot"}]}
+        controller = self.controller(status=[(code, body)])
+        shown = run("fleet", "--base-url", controller.url, *KEY).stdout
+        self.assertIn("\nspot\\n               exec            0.35       3        2         1", shown)
+        self.assertIn("\ncost 0.7 USD/h; per million tokens - USD now", shown)
+        self.assertIn("  asks for 1 spot (load)\n", shown)
+        self.assertEqual(json.loads(run("fleet", "--json", "--base-url", controller.url,
+                                        *KEY).stdout), body["fleet"])
+        none = self.controller(status=[status()])
+        self.assertIn("start its controller with --fleet FILE",
+                      run("fleet", "--base-url", none.url, *KEY, status=1).stderr)
+
     def test_refusals_are_the_servers_words_in_one_line(self):
         for code, body, wanted in (
                 (404, {"error": {"message": "no worker 'x'"}}, "millrace drain: no worker 'x'\n"),

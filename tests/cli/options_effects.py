@@ -331,6 +331,11 @@ def autopilot(setting, value, server, _):
     same(server.status()["autopilot"][setting], value)
 
 
+def fleet(server, _):
+    """What it does is in tests/e2e/fleet.py and cluster/fleet."""
+    same([k["name"] for k in server.status()["fleet"]["kinds"]], ["rack"])
+
+
 def stays_laid_out(server, _):
     """The last check of its server: a worker is stopped."""
     before = layers(server)

@@ -7,6 +7,7 @@ import options_effects as effects
 from options_harness import MODEL, free_port, make_certificate, run
 
 KINDS = ("serve", "serve --cluster", "up")
+FLEET = "kinds: [{name: rack, provider: none, max: 2, requests: 1 req/s}]\n"
 PLAN = """format: 1
 model: demo
 layers: 4
@@ -162,6 +163,8 @@ def swap(kind, at):
         rows["--plan"] = Row(at.write("plan.yaml", PLAN.format(name)), effects.plan)
         rows["--dispatch"] = Row("predicted", effects.dispatch)
         rows["--cross-class-replay"] = Row((), effects.cross_class_replay)
+        if kind == "serve --cluster":
+            rows["--fleet"] = Row(at.write("fleet.yaml", FLEET), effects.fleet)
         rows["--autopilot"] = Row("advise", functools.partial(effects.autopilot, "mode", "advise"))
         rows["--autopilot-window"] = Row("7", functools.partial(effects.autopilot, "window_s", 7))
         rows["--autopilot-horizon"] = Row(
@@ -220,6 +223,7 @@ REFUSED = {
         "--autopilot-horizon": ("99", "needs --autopilot"),
         "--autopilot-verify": ("11", "needs --autopilot"),
         "--autopilot-margin": ("0.3", "needs --autopilot"),
+        "--fleet": ("fleet.yaml", "give --cluster as well"),
         "--prefill-workers": ("1", "use `millrace up`"),
         "--decode-workers": ("1", "use `millrace up`"),
         "--data-parallel-size": ("2", "use `millrace up`"),

@@ -31,6 +31,9 @@ FILES = {
     "two.yaml": "name: two\nnodes:\n  - {name: a, count: 2, device: l4, memory: 24 GB}\n"
                 "links:\n  within_region: {bandwidth: 1 Gbit/s, latency: 1 ms}\n",
     "price.yaml": "name: one\nnodes:\n  - {name: a, device: l4, memory: 24 GB, price: -1 USD/h}\n",
+    "fleet.yaml": "kinds:\n  - {name: a, provider: nobody, max: 1, requests: 1 req/s}\n",
+    "dear.yaml": "budget: 1 USD/h\nkinds:\n  - {name: a, provider: none, min: 2, max: 2, "
+                 "price: 1 USD/h, requests: 1 req/s}\n",
     "unit.yaml": "name: one\nnodes:\n  - {name: a, device: l4, memory: 24}\n",
     "key.yaml": "name: one\nnodes:\n  - {name: a, device: l4, memory: 24 GB, prise: 1 USD/h}\n",
     "device.yaml": "name: one\nnodes:\n  - {name: a, device: abacus, memory: 24 GB}\n",

@@ -302,6 +302,35 @@ class Kubernetes(WithChecks):
                                      f"{spec['terminationGracePeriodSeconds']}s")
 
 
+class KubernetesFleet(unittest.TestCase):
+    """What goes beside deploy/kubernetes when a fleet, or KEDA, scales its workers."""
+
+    @classmethod
+    def setUpClass(cls):
+        folder = DEPLOY / "kubernetes-fleet"
+        cls.objects = {o["kind"]: o for path in folder.glob("*.yaml")
+                       for o in yaml.safe_load_all(path.read_text())}
+        cls.sets = [o["metadata"]["name"] for o in manifests()[1] if o["kind"] == "StatefulSet"]
+
+    def test_the_role_is_for_the_scale_of_the_workers_and_nothing_else(self):
+        (rule,) = self.objects["Role"]["rules"]
+        self.assertEqual((rule["resources"], rule["verbs"]), (["statefulsets/scale"], ["get", "patch"]))
+        self.assertLessEqual(set(rule["resourceNames"]), set(self.sets))
+        binding = self.objects["RoleBinding"]
+        self.assertEqual(binding["roleRef"]["name"], self.objects["Role"]["metadata"]["name"])
+        self.assertEqual(binding["subjects"][0]["name"],
+                         self.objects["ServiceAccount"]["metadata"]["name"])
+
+    def test_keda_follows_the_gauge_of_a_kind_that_the_page_names(self):
+        scaled = self.objects["ScaledObject"]["spec"]
+        self.assertIn(scaled["scaleTargetRef"]["name"], self.sets)
+        query = scaled["triggers"][0]["metadata"]["query"]
+        kind = re.search(r'millrace_wanted_workers\{kind="([\w-]+)"\}', query).group(1)
+        page = (ROOT / "docs" / "fleet.md").read_text()
+        self.assertIn(f"{{name: {kind}, provider: none", page)
+        self.assertIn("`millrace_wanted_workers{kind}`", (ROOT / "docs/http-api.md").read_text())
+
+
 # ---- Slurm and the container
 
 

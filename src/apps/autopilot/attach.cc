@@ -7,6 +7,7 @@
 #include "apps/autopilot/decision_json.h"
 #include "apps/autopilot/plan_search.h"
 #include "apps/cli/parse.h"
+#include "apps/cluster/admin_layer.h"
 #include "base/log.h"
 
 namespace millrace::apps {
@@ -16,18 +17,17 @@ constexpr char kDecisionsKey[] = "decisions";
 constexpr double kAutopilotSecondsMax = 86400;
 
 // The admin of a controller with an autopilot.
-class AutopilotAdmin : public serve::ClusterAdmin {
+class AutopilotAdmin : public AdminLayer {
  public:
-  explicit AutopilotAdmin(std::unique_ptr<serve::ClusterAdmin> admin) : admin_(std::move(admin)) {}
+  using AdminLayer::AdminLayer;
   // null: from now on there is no autopilot. Waits for the calls that use it.
   void Use(const AutopilotHost* autopilot) {
     const MutexLock lock(mutex_);
     autopilot_ = autopilot;
   }
-  serve::ClusterAdmin& inner() { return *admin_; }
 
   Json Describe() override {
-    Json status = admin_->Describe();
+    Json status = below().Describe();
     const MutexLock lock(mutex_);
     if (autopilot_ != nullptr) status["autopilot"] = AutopilotJson(autopilot_->Describe());
     return status;
@@ -43,23 +43,13 @@ class AutopilotAdmin : public serve::ClusterAdmin {
     return {{"autopilot", autopilot_ != nullptr}, {"decisions", std::move(decisions)}};
   }
   std::vector<serve::ClusterMetric> Metrics() override {
-    std::vector<serve::ClusterMetric> metrics = admin_->Metrics();
+    std::vector<serve::ClusterMetric> metrics = below().Metrics();
     const MutexLock lock(mutex_);
     if (autopilot_ != nullptr) AddAutopilotMetrics(autopilot_->Describe(), metrics);
     return metrics;
   }
-  Json Machines() override { return admin_->Machines(); }
-  Result<int64_t> ApplyPlan(Plan plan, std::vector<std::string> workers,
-                            const std::string& text) override {
-    return admin_->ApplyPlan(std::move(plan), std::move(workers), text);
-  }
-  Status Drain(std::string_view worker) override { return admin_->Drain(worker); }
-  Status Migrate(RequestId request, std::string_view worker) override {
-    return admin_->Migrate(request, worker);
-  }
 
  private:
-  const std::unique_ptr<serve::ClusterAdmin> admin_;
   Mutex mutex_;
   const AutopilotHost* autopilot_ MR_GUARDED_BY(mutex_) = nullptr;
 };
@@ -150,7 +140,7 @@ Status AttachAutopilot(const AutopilotFlags& flags, const EngineFlags& engine,
   };
   auto admin = std::make_unique<AutopilotAdmin>(std::move(model.model->cluster));
   auto autopilot = std::make_unique<AutopilotHost>(std::move(options), model.server->host(),
-                                                   admin->inner(), clock);
+                                                   admin->below(), clock);
   admin->Use(autopilot.get());
   auto& generator = model.model->engine;
   cluster::Generator* inner = generator.get();

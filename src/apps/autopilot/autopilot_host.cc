@@ -33,21 +33,21 @@ AutopilotHost::AutopilotHost(AutopilotHostOptions options, cluster::ControllerHo
       admin_(admin),
       clock_(clock),
       autopilot_(options_.autopilot, options_.earlier) {
-  controller_.Watch({.arrived =
-                         [this](RequestId id, int prompt_tokens) {
-                           const MutexLock lock(mutex_);
-                           autopilot_.Arrived(id, prompt_tokens, clock_.Now());
-                         },
-                     .heard =
-                         [this](const RequestOutput& output) {
-                           const MutexLock lock(mutex_);
-                           autopilot_.Heard(output, clock_.Now());
-                         }});
+  watcher_ = controller_.Watch({.arrived =
+                                    [this](RequestId id, int prompt_tokens) {
+                                      const MutexLock lock(mutex_);
+                                      autopilot_.Arrived(id, prompt_tokens, clock_.Now());
+                                    },
+                                .heard =
+                                    [this](const RequestOutput& output) {
+                                      const MutexLock lock(mutex_);
+                                      autopilot_.Heard(output, clock_.Now());
+                                    }});
   thread_ = std::thread([this] { Run(); });
 }
 
 AutopilotHost::~AutopilotHost() {
-  controller_.Watch({});
+  controller_.Unwatch(watcher_);
   {
     const MutexLock lock(mutex_);
     stopping_ = true;

@@ -69,6 +69,7 @@ class AutopilotHost {
   cluster::Autopilot autopilot_ MR_GUARDED_BY(mutex_);
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
   bool look_now_ MR_GUARDED_BY(mutex_) = false;
+  int watcher_ = 0;
   std::thread thread_;
   Mailbox searches_;  // last: its work uses the other members
 };

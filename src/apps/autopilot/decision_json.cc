@@ -1,13 +1,12 @@
 #include "apps/autopilot/decision_json.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 
 #include "apps/cluster/json_fields.h"
+#include "apps/common/local_time.h"
 #include "base/log.h"
 
 namespace millrace::apps {
@@ -89,13 +88,6 @@ Kind FromName(const std::string& name, Kind last, NameOf name_of) {
     if (name_of(static_cast<Kind>(i)) == name) return static_cast<Kind>(i);
   }
   return Kind{};
-}
-
-std::string LocalTime(double unix_s) {
-  const auto seconds = static_cast<std::time_t>(std::clamp(unix_s, 0.0, 1e11));
-  std::tm local{};
-  localtime_r(&seconds, &local);
-  return fmt::format("{:%Y-%m-%d %H:%M:%S}", local);
 }
 
 std::string ForecastLine(const char* what, const PlanForecast& plan) {

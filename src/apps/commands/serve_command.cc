@@ -15,6 +15,7 @@
 #include "apps/cluster/tls_folder.h"
 #include "apps/commands/commands.h"
 #include "apps/commands/serve_run.h"
+#include "apps/fleet/attach.h"
 
 namespace millrace::apps {
 namespace {
@@ -24,6 +25,7 @@ struct ServeClusterFlags {
   std::string etcd_tls_dir;
   ControllerFlags controller;
   AutopilotFlags autopilot;
+  std::string fleet;  // a file; empty: none
   std::set<std::string> given;
 };
 
@@ -44,6 +46,7 @@ void AddClusterOptions(Command& command, ServeClusterFlags* flags) {
   AddTrustOptions(command, &flags->controller.trust);
   AddLayoutOptions(command, &flags->controller, "1");
   AddAutopilotOptions(command, &flags->autopilot);
+  AddFleetOption(command, &flags->fleet);
 }
 
 void DescribeClusterMeaning(Command& command) {
@@ -76,6 +79,7 @@ Status ValidateAlone(const ServeClusterFlags& flags) {
                      : !c.trust.tls_dir.empty()                        ? "--tls-dir"
                      : c.trust.insecure                                ? "--insecure"
                      : flags.autopilot.choice != AutopilotChoice::kOff ? "--autopilot"
+                     : !flags.fleet.empty()                            ? "--fleet"
                                                                        : nullptr;
   if (flag == nullptr) return OkStatus();
   return InvalidArgument(fmt::format(
@@ -106,6 +110,7 @@ Status ValidateController(const ServeClusterFlags& flags, const ServeFlags& serv
   if (c.listen.empty())
     return InvalidArgument("--cluster needs --listen: the address where workers join");
   MR_RETURN_IF_ERROR(ValidateLayout(c));
+  MR_RETURN_IF_ERROR(ReadFleet(flags.fleet).status());
   MR_RETURN_IF_ERROR(ValidateJournal(c, flags.store, serve.resume_grace_s));
   return ReadTrust(c.trust).status();
 }
@@ -131,6 +136,7 @@ Result<std::unique_ptr<LocalModel>> LeadCluster(const ServeFlags& flags,
                       StartClusterModel(flags.engine, flags.chat_template, settings, clock));
   MR_RETURN_IF_ERROR(
       AttachAutopilot(cluster.autopilot, flags.engine, settings.leading, started, clock));
+  MR_RETURN_IF_ERROR(AttachFleet(cluster.fleet, flags.engine, started, clock));
   return std::move(started.model);
 }
 

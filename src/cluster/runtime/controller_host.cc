@@ -118,7 +118,7 @@ Result<RequestId> ControllerHost::Submit(GenerationRequest request, OutputSink s
     return submitted;
   }
   sinks_.emplace(id, std::move(sink));
-  if (watcher_.arrived) watcher_.arrived(id, prompt_tokens);
+  for (const auto& [number, watcher] : watchers_) watcher.arrived(id, prompt_tokens);
   return id;
 }
 
@@ -198,9 +198,15 @@ void ControllerHost::OnPlanSettled(PlanSettled settled) {
   plan_settled_ = std::move(settled);
 }
 
-void ControllerHost::Watch(RequestWatcher watcher) {
+int ControllerHost::Watch(RequestWatcher watcher) {
   MutexLock lock(mutex_);
-  watcher_ = std::move(watcher);
+  watchers_.emplace(++last_watcher_, std::move(watcher));
+  return last_watcher_;
+}
+
+void ControllerHost::Unwatch(int watcher) {
+  MutexLock lock(mutex_);
+  watchers_.erase(watcher);
 }
 
 Status ControllerHost::DrainWorker(std::string_view name) {
@@ -299,7 +305,7 @@ void ControllerHost::Deliver() {
   for (RequestOutput& output : delivering_) {
     const auto found = sinks_.find(output.request);
     if (found == sinks_.end()) continue;
-    if (watcher_.heard) watcher_.heard(output);
+    for (const auto& [number, watcher] : watchers_) watcher.heard(output);
     OutputSink ended;
     const OutputSink* sink = &found->second;  // stays put: only this thread erases
     if (output.times) {

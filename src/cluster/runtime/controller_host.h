@@ -9,6 +9,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -87,8 +88,9 @@ class ControllerHost : public Generator {
   // held, so it must not block and must not call the controller.
   using PlanSettled = std::function<void(int64_t epoch, bool in_force)>;
   void OnPlanSettled(PlanSettled settled);
-  // Replaces the watcher. When it returns, the one before is called no more.
-  void Watch(RequestWatcher watcher);
+  // Returns what Unwatch takes. When that returns, the watcher is called no more.
+  int Watch(RequestWatcher watcher);
+  void Unwatch(int watcher);
   Status DrainWorker(std::string_view name);
   Status Migrate(RequestId request, std::string_view worker);
 
@@ -131,7 +133,8 @@ class ControllerHost : public Generator {
   std::vector<ControllerAction> actions_ MR_GUARDED_BY(mutex_);
   GeneratorStats stats_ MR_GUARDED_BY(mutex_);
   PlanSettled plan_settled_ MR_GUARDED_BY(mutex_);
-  RequestWatcher watcher_ MR_GUARDED_BY(mutex_);
+  std::map<int, RequestWatcher> watchers_ MR_GUARDED_BY(mutex_);
+  int last_watcher_ MR_GUARDED_BY(mutex_) = 0;
   ControllerCounters seen_ MR_GUARDED_BY(mutex_);
   uint64_t next_request_ MR_GUARDED_BY(mutex_);
   bool draining_ MR_GUARDED_BY(mutex_) = false;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/test_time.h"
+#include "plan/spot/rate_meter.h"
 #include "plan/spot/testing.h"
 
 namespace millrace::plan::spot {

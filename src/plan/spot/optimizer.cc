@@ -174,19 +174,4 @@ std::optional<Candidate> Optimize(const Profile& profile, const SearchSpace& spa
   return *std::min_element(rest.begin(), rest.end(), cheaper);
 }
 
-FleetChange AdjustFleet(const Fleet& fleet, int instances_needed) {
-  FleetChange change;
-  const int missing = instances_needed - fleet.spot - fleet.on_demand;
-  if (missing > 0) {
-    change.ask_spot = std::min(missing, std::max(0, fleet.spot_max - fleet.spot));
-    change.ask_on_demand = std::min(missing, std::max(0, fleet.on_demand_max - fleet.on_demand));
-    return change;
-  }
-  // Keeps spare spot machines as a pool: the next notice then needs no launch.
-  const int surplus = -missing;
-  change.free_on_demand = std::min(surplus, fleet.on_demand);
-  change.free_spot = std::max(0, surplus - change.free_on_demand - fleet.spares);
-  return change;
-}
-
 }  // namespace millrace::plan::spot

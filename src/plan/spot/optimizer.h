@@ -67,25 +67,6 @@ double WaitingMs(const Candidate& candidate, double requests_per_s, double arriv
 // The number of machines with `devices_per_instance` devices that hold `config`.
 int Instances(const ParallelConfig& config, int devices_per_instance);
 
-// What to request from the cloud and what to release (Algorithm 1, lines 6 to 9). On-demand and
-// spot machines are requested together and the first to arrive are kept; on-demand machines are
-// released first.
-struct Fleet {
-  int spot = 0;       // alive or launching, without those under notice
-  int on_demand = 0;  //
-  int spot_max = 0;   // the most of each that may be obtained
-  int on_demand_max = 0;
-  int spares = 2;  // machines kept ready beyond the need
-};
-
-struct FleetChange {
-  int ask_spot = 0, ask_on_demand = 0;
-  int free_spot = 0, free_on_demand = 0;
-  friend bool operator==(const FleetChange&, const FleetChange&) = default;
-};
-
-FleetChange AdjustFleet(const Fleet& fleet, int instances_needed);
-
 // Every (P, M, B, M1, M2) of the space that fits on `devices`, with its l_exe and D = 1, in the
 // released solver's order. For the optimizers and for tests that search by hand.
 std::vector<Candidate> Pipelines(const Profile& profile, const SearchSpace& space, int devices);

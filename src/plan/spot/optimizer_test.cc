@@ -159,14 +159,5 @@ TEST(SpotOptimizerTest, TieBandTakesFewerInstances) {
   EXPECT_LE(banded->execution_ms, strict->execution_ms * 1.05);
 }
 
-TEST(SpotOptimizerTest, FleetAsksForBothKindsAndFreesOnDemandFirst) {
-  const Fleet fleet{.spot = 3, .on_demand = 2, .spot_max = 10, .on_demand_max = 4};
-  EXPECT_EQ(AdjustFleet(fleet, 8), (FleetChange{.ask_spot = 3, .ask_on_demand = 2}));
-  EXPECT_EQ(AdjustFleet(fleet, 5), FleetChange{});
-  EXPECT_EQ(AdjustFleet(fleet, 4), (FleetChange{.free_on_demand = 1}));
-  EXPECT_EQ(AdjustFleet(fleet, 2), (FleetChange{.free_on_demand = 2})) << "one spot spare stays";
-  EXPECT_EQ(AdjustFleet(fleet, 0), (FleetChange{.free_spot = 1, .free_on_demand = 2}));
-}
-
 }  // namespace
 }  // namespace millrace::plan::spot
