@@ -6,8 +6,8 @@
 #include "apps/cluster/machines_view.h"
 #include "apps/plan/goodput_search.h"
 #include "apps/plan/inputs.h"
-#include "apps/simulate/distserve_plans.h"
 #include "apps/simulate/judge.h"
+#include "apps/simulate/spot_plans.h"
 #include "base/log_mute.h"
 #include "cluster/autopilot/plan_shape.h"
 #include "plan/io/plan_yaml.h"
@@ -123,7 +123,7 @@ Result<SearchAnswer> PlanSearch::Search(const StartSearch& order, const ClusterS
   search.judge = SimulatedGoodput(inputs, options_.limits, [this, begin] {
     return stopped_ || (clock_.Now() - begin).seconds() >= options_.time_limit_s;
   });
-  search.others = DistServePlans(inputs, options_.limits);
+  search.others = PlansOfAlikeNodes(inputs, options_.limits);
   SearchAnswer answer;
   // First: the time limit must not take it away.
   if (const auto current = PlanInForce(status, inputs.cluster)) {
