@@ -20,7 +20,7 @@ BACK_WITHIN_S = 30
 SHARE_MIN = 0.95
 MEASURED_S = 30
 SETTLE_S = 10      # after a change by hand, before it is measured
-CLIENTS = 24       # more requests at a time than any plan answers at once
+CLIENTS = 24       # that each have a request at all times
 KINDS, WORDS, TOKENS = 48, 48, 32
 AUTOPILOT = ("--autopilot", "act", "--autopilot-window", 5, "--autopilot-verify", 10)
 MODES = ("lost", "joined")
@@ -62,20 +62,20 @@ class Load:
         for thread in self.threads:
             thread.join()
 
-    def rate(self, begin, end):
-        """Tokens of answers per second. Those of answers that are not whole yet come later: ask
-        for times that are some seconds ago."""
-        with self.lock:
-            return sum(begin <= at < end for at in self.came) / (end - begin)
+    def rate(self, begin):
+        """Tokens of answers per second in the MEASURED_S from then on. Once all answers are whole."""
+        return sum(begin <= at < begin + MEASURED_S for at in self.came) / MEASURED_S
 
 
 class Loss(Driver):
     """One cluster. Each mode: the change, then a fresh plan for the same workers."""
 
-    def measured(self, load, since):
-        """From `since` on, once what came then belongs to whole answers."""
-        time.sleep(max(0.0, since + MEASURED_S - time.monotonic()) + self.answer_s)
-        return load.rate(since, since + MEASURED_S)
+    @staticmethod
+    def wait(seconds):
+        """When the measurement begins that is over when this returns."""
+        begin = time.monotonic() + seconds
+        time.sleep(seconds + MEASURED_S)
+        return begin
 
     def fresh_plan(self, name):
         """The best plan for the workers that are there, as an operator makes it."""
@@ -87,14 +87,9 @@ class Loss(Driver):
                                   "--out", plan))
         return plan
 
-    def apply_and_measure(self, load, plan):
+    def apply_and_wait(self, plan):
         self.cluster.apply(plan)
-        return self.measured(load, time.monotonic() + SETTLE_S)
-
-    def decided(self):
-        text = self.cluster.run("decisions", "--base-url", self.cluster.url)
-        self.say(text)
-        return text
+        return self.wait(SETTLE_S)
 
     def change(self, mode):
         if mode == "lost":
@@ -113,30 +108,25 @@ class Loss(Driver):
                                    SERVE + AUTOPILOT, WORKER)
             self.questions = questions(KINDS, WORDS, TOKENS)
             with self.cluster.alone() as api:
-                began = time.monotonic()
-                self.answers = api.ask_all(self.questions[:CLIENTS]) + \
-                    api.ask_all(self.questions[CLIENTS:])
-                self.say(f"one process answered all in {time.monotonic() - began:.1f} s")
-            self.answer_s = 15
+                self.answers = api.ask_all(self.questions)
             self.cluster.start("big", first_plan(self.folder, "big", self.layers))
             self.cluster.describe(self.folder / "described.yaml")
-            rows = {}
             with Load(self.cluster.api, self.questions, self.answers) as load:
-                rows["before"] = self.apply_and_measure(load, self.fresh_plan("before"))
+                begins = {"before": (self.apply_and_wait(self.fresh_plan("before")),)}
                 for mode in MODES[:1 if self.args.quick else None]:
                     self.change(mode)
-                    after = self.measured(load, time.monotonic() + BACK_WITHIN_S)
-                    self.decided()
-                    rows[mode] = after, self.apply_and_measure(load, self.fresh_plan(mode))
-                    self.say(f"{mode}: {rows[mode]}")
+                    after = self.wait(BACK_WITHIN_S)
+                    self.say(self.cluster.run("decisions", "--base-url", self.cluster.url))
+                    begins[mode] = after, self.apply_and_wait(self.fresh_plan(mode))
             if load.failed or load.wrong:
                 raise RuntimeError(f"failed {load.failed[:1]}, wrong {load.wrong[:1]}")
             self.compared += load.answered
-        return self.table(rows)
+        return self.table({name: [load.rate(begin) for begin in all_of]
+                           for name, all_of in begins.items()})
 
     @staticmethod
     def table(rows):
-        bars = [Bar("before the loss, tokens/s", "", rows["before"], "", True)]
+        bars = [Bar("before the loss, tokens/s", "", rows["before"][0], "", True)]
         for mode in MODES:
             if mode in rows:
                 after, fresh = rows[mode]

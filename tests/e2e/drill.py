@@ -77,8 +77,9 @@ class Drill(unittest.TestCase):
         for name, step in steps.items():
             self.assertGreater(step["streams"], 0, name)
             self.assertGreater(step["longest_silence_s"], 0, name)
-        # What the notice is for: KV moves, and what is computed again is little.
-        self.assertGreater(steps["notice"]["moved_bytes"], 0, told)
+        # What the notice is for: requests finish or move, so that less is computed again.
+        self.assertLessEqual(steps["notice"]["recomputed_tokens"],
+                             steps["kill"]["recomputed_tokens"], told)
         self.assertGreater(steps["kill"]["replays"], 0, told)
         self.assertGreater(steps["controller"]["recomputed_tokens"], 0, told)
         self.assertGreater(sum(stream["resumed"] for stream in report["streams"]), 0, told)

@@ -234,7 +234,7 @@ Status Drill::Notice() {
   MR_RETURN_IF_ERROR(UntilStatus("the leave of " + worker, kGrace, [&](const Json& status) {
     return !WorkerIn(status, worker).has_value();
   }));
-  Say(fmt::format("{} has handed over its requests and left, {:.1f} s before its end", worker,
+  Say(fmt::format("{} has no request any more and has left, {:.1f} s before its end", worker,
                   kGrace.seconds() - (Now() - given_s)));
   cluster_->Kill(worker);
   cluster_->WithdrawNotice(worker);  // its replacement is another machine
