@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "apps/cluster/machines_view.h"
 #include "apps/plan/goodput_search.h"
-#include "apps/plan/inputs.h"
 #include "apps/simulate/distserve_plans.h"
 #include "apps/simulate/judge.h"
 #include "base/log_mute.h"
@@ -24,18 +22,6 @@ constexpr double kVariationMin = 0.1, kVariationMax = 5;  // of arrivals, beyond
 constexpr double kSearchRateMin = 1e-3;
 // Without a request so far: as `millrace plan` without --workload.
 constexpr int kAssumedPromptTokens = 763, kAssumedOutputTokens = 232;
-
-// The workers that could get layers, as the planner's cluster file.
-Result<std::string> ClusterText(const ClusterStatus& status, const Json& machines) {
-  MachinesView view = ReadMachinesView(machines);
-  std::erase_if(view.machines, [&status](const MachineView& machine) {
-    const auto found =
-        std::ranges::find(status.workers, machine.name, &cluster::WorkerStatus::name);
-    if (found == status.workers.end() || !found->usable || found->draining) return true;
-    return found->notice && found->notice->hard;
-  });
-  return FormatClusterFile(view);
-}
 
 sim::WorkloadSpec MeasuredWorkload(const StartSearch& order) {
   sim::WorkloadSpec spec;
@@ -91,37 +77,39 @@ std::optional<Plan> PlanInForce(const ClusterStatus& status, const ClusterSpec& 
 
 }  // namespace
 
+bool MayGetLayers(const ClusterStatus& status, std::string_view worker) {
+  const auto found = std::ranges::find(status.workers, worker, &cluster::WorkerStatus::name);
+  if (found == status.workers.end() || !found->usable || found->draining) return false;
+  return !(found->notice && found->notice->hard);
+}
+
 SearchAnswer PlanSearch::operator()(const StartSearch& order, const ClusterStatus& status,
-                                    const Json& machines) {
+                                    const PlanInputsFor& inputs_for) {
   const LogMute mute;  // the judged clusters lose workers that ours has
-  const Time begin = clock_.Now();
-  auto found = Search(order, status, machines);
+  const Time begin = Now();
+  auto found = Search(order, status, inputs_for);
   SearchAnswer answer;
   if (found.ok()) {
     answer = std::move(*found);
   } else {
     answer.status = found.status();
   }
-  answer.seconds = (clock_.Now() - begin).seconds();
+  answer.seconds = (Now() - begin).seconds();
   return answer;
 }
 
 Result<SearchAnswer> PlanSearch::Search(const StartSearch& order, const ClusterStatus& status,
-                                        const Json& machines) {
-  PlanInputFlags flags;
-  flags.live = "the cluster";
-  flags.model = options_.model;
-  MR_ASSIGN_OR_RETURN(flags.live_text, ClusterText(status, machines));
-  MR_ASSIGN_OR_RETURN(PlanInputs inputs, LoadPlanInputs(flags, MeasuredWorkload(order)));
+                                        const PlanInputsFor& inputs_for) {
+  MR_ASSIGN_OR_RETURN(PlanInputs inputs, inputs_for(MeasuredWorkload(order)));
   inputs.limits = options_.limits;
 
-  const Time begin = clock_.Now();
+  const Time begin = Now();
   GoodputSearchOptions search;
   search.limits = options_.limits;
-  search.clock = &clock_;
+  search.clock = options_.clock;
   search.time_limit_s = options_.time_limit_s;
   search.judge = SimulatedGoodput(inputs, options_.limits, [this, begin] {
-    return stopped_ || (clock_.Now() - begin).seconds() >= options_.time_limit_s;
+    return stopped_ || (Now() - begin).seconds() >= options_.time_limit_s;
   });
   search.others = DistServePlans(inputs, options_.limits);
   SearchAnswer answer;

@@ -1,0 +1,76 @@
+#include "apps/autopilot/simulated_search.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "plan/io/plan_yaml.h"
+#include "plan/part_of_cluster.h"
+
+namespace millrace::apps {
+
+Result<SimulatedSearch> SimulatedSearch::Load(PlanInputFlags flags, const LatencyLimits& limits) {
+  SimulatedSearch search;
+  MR_ASSIGN_OR_RETURN(search.cluster_, LoadCluster(flags));
+  MR_ASSIGN_OR_RETURN(search.model_, LoadFootprint(flags.model));
+  MR_ASSIGN_OR_RETURN(search.costs_,
+                      NodeCosts::Load(flags.node_profiles, search.cluster_, search.model_.spec));
+  search.flags_ = std::move(flags);
+  search.limits_ = limits;
+  return search;
+}
+
+cluster::SearchAnswer SimulatedSearch::operator()(const cluster::StartSearch& order,
+                                                  const cluster::ClusterStatus& status) const {
+  PlanSearch search({.limits = limits_});
+  return search(order, status, [&](sim::WorkloadSpec load) {
+    ClusterSpec here = plan::PartOfCluster(
+        cluster_, [&](const NodeSpec& node) { return MayGetLayers(status, node.name); });
+    return MakePlanInputs(flags_, std::move(here), model_, costs_, std::move(load));
+  });
+}
+
+Result<Plan> SimulatedSearch::PlanFor(const cluster::StartSearch& order,
+                                      const std::vector<std::string>& nodes) const {
+  cluster::ClusterStatus status;
+  for (const std::string& name : nodes) status.workers.push_back({.name = name});
+  const cluster::SearchAnswer answer = (*this)(order, status);
+  MR_RETURN_IF_ERROR(answer.status);
+  MR_ASSIGN_OR_RETURN(plan::WorkerPlan found,
+                      plan::ParseWorkerPlan(answer.found.front().text, "the plan found"));
+  const auto in_cluster = [&](NodeIndex node) {
+    const auto at = std::ranges::find(cluster_.nodes, found.workers[static_cast<size_t>(node)],
+                                      &NodeSpec::name);
+    return static_cast<NodeIndex>(at - cluster_.nodes.begin());
+  };
+  for (StagePlan& stage : found.plan.stages) {
+    for (NodeIndex& node : stage.nodes) node = in_cluster(node);
+  }
+  found.plan.cluster = cluster_.name;
+  found.plan.unused.clear();
+  return std::move(found.plan);
+}
+
+cluster::StartSearch OrderAtStart(const sim::WorkloadSpec& workload, uint64_t seed) {
+  const cluster::AutopilotOptions options;
+  cluster::StartSearch order;
+  const auto requests = workload.Make(seed);
+  double prompts = 0, outputs = 0, last_s = 0;
+  while (order.lengths.size() < cluster::AutopilotOptions::kLengthsMax) {
+    const auto request = requests->Next();
+    if (!request) break;
+    order.lengths.push_back({request->prompt_tokens, request->output_tokens});
+    prompts += request->prompt_tokens;
+    outputs += request->output_tokens;
+    last_s = (request->arrival - Time{}).seconds();
+  }
+  const auto count = static_cast<double>(std::max<size_t>(1, order.lengths.size()));
+  order.load = {.requests_per_s = last_s > 0 ? count / last_s : workload.MeanRate().value_or(1),
+                .prompt_tokens = prompts / count,
+                .output_tokens = outputs / count,
+                .variation = workload.arrivals == sim::ArrivalKind::kGamma ? workload.cv : 1,
+                .requests = order.lengths.size()};
+  order.planned_requests_per_s = order.load.requests_per_s * options.headroom;
+  return order;
+}
+
+}  // namespace millrace::apps
