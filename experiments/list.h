@@ -5,6 +5,7 @@
 
 namespace millrace::experiments {
 
+Experiment AutopilotShiftExperiment();
 Experiment DistserveAttainmentExperiment();
 Experiment DistserveOracleExperiment();
 Experiment DistserveSearchExperiment();

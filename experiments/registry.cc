@@ -23,6 +23,7 @@ const std::vector<Experiment>& Experiments() {
       HelixTablesExperiment(),
       HelixRoutedExperiment(),
       HelixPlansExperiment(),
+      AutopilotShiftExperiment(),
   };
   // clang-format on
   return kAll;

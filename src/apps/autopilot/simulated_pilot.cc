@@ -67,9 +67,10 @@ Result<SimulatedPilot> PrepareAutopilot(const AutopilotFlags& flags,
   if (!deployment.plan.empty()) return pilot;
   MR_ASSIGN_OR_RETURN(const std::vector<std::string> nodes,
                       FirstNodes(deployment, search->cluster()));
-  auto plan = search->PlanFor(OrderAtStart(workload, seed), nodes);
-  if (!plan.ok()) return plan.status().WithContext("no plan to start with");
-  pilot.plan_text = plan::WritePlanYaml(*plan, search->cluster());
+  const cluster::SearchAnswer found = search->PlansFor(OrderAtStart(workload, seed), nodes);
+  if (!found.status.ok()) return found.status.WithContext("no plan to start with");
+  MR_ASSIGN_OR_RETURN(const Plan plan, search->ReadPlan(found.found.front().text));
+  pilot.plan_text = plan::WritePlanYaml(plan, search->cluster());
   return pilot;
 }
 

@@ -29,14 +29,15 @@ cluster::SearchAnswer SimulatedSearch::operator()(const cluster::StartSearch& or
   });
 }
 
-Result<Plan> SimulatedSearch::PlanFor(const cluster::StartSearch& order,
-                                      const std::vector<std::string>& nodes) const {
+cluster::SearchAnswer SimulatedSearch::PlansFor(const cluster::StartSearch& order,
+                                                const std::vector<std::string>& nodes) const {
   cluster::ClusterStatus status;
   for (const std::string& name : nodes) status.workers.push_back({.name = name});
-  const cluster::SearchAnswer answer = (*this)(order, status);
-  MR_RETURN_IF_ERROR(answer.status);
-  MR_ASSIGN_OR_RETURN(plan::WorkerPlan found,
-                      plan::ParseWorkerPlan(answer.found.front().text, "the plan found"));
+  return (*this)(order, status);
+}
+
+Result<Plan> SimulatedSearch::ReadPlan(const std::string& text) const {
+  MR_ASSIGN_OR_RETURN(plan::WorkerPlan found, plan::ParseWorkerPlan(text, "the plan found"));
   const auto in_cluster = [&](NodeIndex node) {
     const auto at = std::ranges::find(cluster_.nodes, found.workers[static_cast<size_t>(node)],
                                       &NodeSpec::name);
@@ -48,6 +49,11 @@ Result<Plan> SimulatedSearch::PlanFor(const cluster::StartSearch& order,
   found.plan.cluster = cluster_.name;
   found.plan.unused.clear();
   return std::move(found.plan);
+}
+
+Result<Deployment> SimulatedSearch::Deploy(Plan plan, DeploymentFlags flags) const {
+  flags.engine = WithServerSizes(PlanEngine(flags.engine), cluster_.server);
+  return DeployPlan(std::move(plan), cluster_, model_.spec, costs_, flags);
 }
 
 cluster::StartSearch OrderAtStart(const sim::WorkloadSpec& workload, uint64_t seed) {

@@ -3,13 +3,14 @@
 // thread.
 #pragma once
 
-#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/autopilot/plan_search.h"
 #include "apps/plan/inputs.h"
 #include "apps/plan/node_costs.h"
+#include "apps/simulate/deployment.h"
 #include "core/cluster_spec.h"
 #include "core/latency_limits.h"
 #include "core/plan.h"
@@ -25,9 +26,13 @@ class SimulatedSearch {
   // The workers of `status` are named like the cluster's nodes.
   cluster::SearchAnswer operator()(const cluster::StartSearch& order,
                                    const cluster::ClusterStatus& status) const;
-  // The best plan for `order` on the nodes of these names. Its nodes are those of cluster().
-  Result<Plan> PlanFor(const cluster::StartSearch& order,
-                       const std::vector<std::string>& nodes) const;
+  // The plans for `order` on the nodes of these names, the best first, as if no plan was in force.
+  cluster::SearchAnswer PlansFor(const cluster::StartSearch& order,
+                                 const std::vector<std::string>& nodes) const;
+  // A plan that it found: its nodes are those of cluster().
+  Result<Plan> ReadPlan(const std::string& text) const;
+  // The cluster with a plan, to be simulated. Of `flags`, what is not about the plan counts.
+  Result<Deployment> Deploy(Plan plan, DeploymentFlags flags) const;
   const ClusterSpec& cluster() const { return cluster_; }
 
  private:
