@@ -5,6 +5,7 @@
 
 namespace millrace::experiments {
 
+Experiment AutopilotScaleExperiment();
 Experiment AutopilotShiftExperiment();
 Experiment DistserveAttainmentExperiment();
 Experiment DistserveOracleExperiment();

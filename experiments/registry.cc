@@ -24,6 +24,7 @@ const std::vector<Experiment>& Experiments() {
       HelixRoutedExperiment(),
       HelixPlansExperiment(),
       AutopilotShiftExperiment(),
+      AutopilotScaleExperiment(),
   };
   // clang-format on
   return kAll;

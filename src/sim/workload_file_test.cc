@@ -339,11 +339,11 @@ TEST(WorkloadFile, PhasesFollowOneAnother) {
 
 TEST(WorkloadFile, PhasesThatDoNotWork) {
   const std::string head = "lengths: {prompt: 1 tokens, output: 1 tokens}\n";
-  EXPECT_EQ(Error(head + "phases: [{duration: 5 s}]\n"), "w.yaml:2:10: a phase needs rate");
+  EXPECT_EQ(Error(head + "phases: [{duration: 5 s}]\n"), "w.yaml:2:10: 'rate' is missing in a phase");
   EXPECT_EQ(Error("rate: 1 req/s\nphases: [{duration: 5 s}]\n"),
-            "w.yaml:2:10: a phase needs lengths");
+            "w.yaml:2:10: 'lengths' is missing in a phase");
   EXPECT_EQ(Error(head + "rate: 1 req/s\nphases: [{rate: 1 req/s}]\n"),
-            "w.yaml:3:10: a phase needs duration");
+            "w.yaml:3:10: 'duration' is missing in a phase");
   EXPECT_EQ(Error(head + "phases: [{duration: 5 s, rate: 1 req/s, arrivals: at-once}]\n"),
             "w.yaml:2:51: the requests of a phase cannot come all at once");
   EXPECT_EQ(Error(head + "rates: {every: 1 h, values: [1 req/s]}\nphases: []\n"),

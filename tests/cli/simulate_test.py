@@ -183,13 +183,13 @@ slo: {ttft: 2 s, tpot: 100 ms}
             return report, [(d["decision"], d["cause"]) for d in report["decisions"]]
 
         acted, decided = kinds("act")
-        self.assertIn(("change", "workers changed"), decided)
+        self.assertIn(("change", "load shifted"), decided)
         both = next(d for d in acted["decisions"] if d["decision"] == "change")
         self.assertEqual(both["candidates"][0]["shape"], "a-0 0-39, a-1 0-39")
         self.assertGreater(both["epoch"], 0)
         advised, decided = kinds("advise")
-        self.assertIn(("advise", "workers changed"), decided)
-        self.assertGreater(acted["attainment"], advised["attainment"] + 0.2)
+        self.assertIn(("advise", "load shifted"), decided)
+        self.assertGreater(acted["slo"]["attainment"], advised["slo"]["attainment"] + 0.2)
         text = run(*args, "--autopilot", "act", cwd=self.folder)
         self.assertRegex(text, r"\nDecisions of the autopilot\n +1  0:00:\d\d  \w+  \(")
         self.assertEqual(text, run(*args, "--autopilot", "act", cwd=self.folder))

@@ -56,6 +56,9 @@ std::optional<Plan> PlanInForce(const ClusterStatus& status, const ClusterSpec& 
         stage.nodes.push_back(static_cast<NodeIndex>(found - names.begin()));
     }
     if (stage.nodes.empty() || stage.nodes.size() != status.stages[i].workers.size()) continue;
+    // A worker uses all devices of its node.
+    const NodeSpec& first = cluster.nodes[static_cast<size_t>(stage.nodes.front())];
+    stage.tensor_parallel = std::max(stage.tensor_parallel, first.device_count);
     kept[i] = static_cast<int>(stages.size());
     stages.push_back(std::move(stage));
   }

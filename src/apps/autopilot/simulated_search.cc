@@ -1,12 +1,26 @@
 #include "apps/autopilot/simulated_search.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "plan/io/plan_yaml.h"
 #include "plan/part_of_cluster.h"
 
 namespace millrace::apps {
+namespace {
+
+// What a simulated worker can serve: one stage with all devices of its node.
+bool FitsWorkers(const Plan& plan, const ClusterSpec& cluster) {
+  std::set<NodeIndex> used;
+  return std::ranges::all_of(plan.stages, [&](const StagePlan& stage) {
+    const NodeIndex node = stage.nodes.front();
+    return stage.nodes.size() == 1 && used.insert(node).second &&
+           stage.tensor_parallel == cluster.nodes[static_cast<size_t>(node)].device_count;
+  });
+}
+
+}  // namespace
 
 Result<SimulatedSearch> SimulatedSearch::Load(PlanInputFlags flags, const LatencyLimits& limits) {
   SimulatedSearch search;
@@ -22,11 +36,19 @@ Result<SimulatedSearch> SimulatedSearch::Load(PlanInputFlags flags, const Latenc
 cluster::SearchAnswer SimulatedSearch::operator()(const cluster::StartSearch& order,
                                                   const cluster::ClusterStatus& status) const {
   PlanSearch search({.limits = limits_});
-  return search(order, status, [&](sim::WorkloadSpec load) {
+  cluster::SearchAnswer answer = search(order, status, [&](sim::WorkloadSpec load) {
     ClusterSpec here = plan::PartOfCluster(
         cluster_, [&](const NodeSpec& node) { return MayGetLayers(status, node.name); });
     return MakePlanInputs(flags_, std::move(here), model_, costs_, std::move(load));
   });
+  std::erase_if(answer.found, [&](const cluster::PlanForecast& found) {
+    const auto plan = ReadPlan(found.text);
+    return !plan.ok() || !FitsWorkers(*plan, cluster_);
+  });
+  if (answer.status.ok() && answer.found.empty()) {
+    answer.status = FailedPrecondition("every plan found has several stages on one node");
+  }
+  return answer;
 }
 
 cluster::SearchAnswer SimulatedSearch::PlansFor(const cluster::StartSearch& order,
