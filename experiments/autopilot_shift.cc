@@ -47,7 +47,7 @@ struct Static {
 class Shift {
  public:
   Shift(const apps::SimulatedSearch& search, const Context& context)
-      : search_(search), context_(context), phase_s_(context.quick ? 300 : 1200) {
+      : search_(search), context_(context), phase_s_(context.quick ? 240 : 1200) {
     for (const NodeSpec& node : search.cluster().nodes) names_.push_back(node.name);
   }
 
@@ -180,8 +180,10 @@ Result<std::vector<Figure>> RunShift(const Context& context) {
   flags.live = kModel;
   flags.live_text = kCluster;
   flags.model = kModel;
-  MR_ASSIGN_OR_RETURN(const apps::SimulatedSearch search,
-                      apps::SimulatedSearch::Load(std::move(flags), kShiftLimits));
+  MR_ASSIGN_OR_RETURN(
+      const apps::SimulatedSearch search,
+      apps::SimulatedSearch::Load(std::move(flags),
+                                  {.limits = kShiftLimits, .effort = context.quick ? 0.2 : 1}));
   return Shift(search, context).Run();
 }
 

@@ -339,7 +339,8 @@ TEST(WorkloadFile, PhasesFollowOneAnother) {
 
 TEST(WorkloadFile, PhasesThatDoNotWork) {
   const std::string head = "lengths: {prompt: 1 tokens, output: 1 tokens}\n";
-  EXPECT_EQ(Error(head + "phases: [{duration: 5 s}]\n"), "w.yaml:2:10: 'rate' is missing in a phase");
+  EXPECT_EQ(Error(head + "phases: [{duration: 5 s}]\n"),
+            "w.yaml:2:10: 'rate' is missing in a phase");
   EXPECT_EQ(Error("rate: 1 req/s\nphases: [{duration: 5 s}]\n"),
             "w.yaml:2:10: 'lengths' is missing in a phase");
   EXPECT_EQ(Error(head + "rate: 1 req/s\nphases: [{rate: 1 req/s}]\n"),

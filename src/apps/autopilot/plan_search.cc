@@ -106,25 +106,38 @@ Result<SearchAnswer> PlanSearch::Search(const StartSearch& order, const ClusterS
   MR_ASSIGN_OR_RETURN(PlanInputs inputs, inputs_for(MeasuredWorkload(order)));
   inputs.limits = options_.limits;
 
-  const Time begin = Now();
+  const auto stop = [this, begin = Now()] {
+    return stopped_ || (Now() - begin).seconds() >= options_.time_limit_s;
+  };
   GoodputSearchOptions search;
   search.limits = options_.limits;
   search.clock = options_.clock;
   search.time_limit_s = options_.time_limit_s;
-  search.judge = SimulatedGoodput(inputs, options_.limits, [this, begin] {
-    return stopped_ || (Now() - begin).seconds() >= options_.time_limit_s;
-  });
-  search.others = DistServePlans(inputs, options_.limits);
+  search.effort = options_.effort;
+  const double planned = *inputs.requests_per_s;
+  JudgeBounds bounds{.requests = options_.effort * JudgeBounds().requests};
+  if (options_.enough) bounds.requests_per_s = *options_.enough * planned;
+  search.judge = SimulatedGoodput(inputs, options_.limits, stop, bounds);
   SearchAnswer answer;
   // First: the time limit must not take it away.
   if (const auto current = PlanInForce(status, inputs.cluster)) {
-    if (const auto score = search.judge(*current, {.estimated = *inputs.requests_per_s});
-        score.ok()) {
-      answer.current = PlanForecast{.shape = cluster::PlanShape(*current, NamesOf(inputs.cluster)),
-                                    .method = "in force",
-                                    .requests_per_s = *score};
+    PlanForecast in_force{.shape = cluster::PlanShape(*current, NamesOf(inputs.cluster)),
+                          .method = "in force"};
+    const auto carries = SimulatedRate(inputs, options_.limits, planned, bounds);
+    if (options_.limits.any() && !status.missing) {
+      if (const auto kept = carries(*current); kept.ok() && *kept) {
+        in_force.requests_per_s = planned;
+        answer.current = in_force;
+        answer.found.push_back(std::move(in_force));
+        return answer;  // no plan answers more
+      }
+    }
+    if (const auto score = search.judge(*current, {.estimated = planned}); score.ok()) {
+      in_force.requests_per_s = *score;
+      answer.current = std::move(in_force);
     }
   }
+  search.others = DistServePlans(inputs, options_.limits);
   MR_ASSIGN_OR_RETURN(const GoodputAnswer found, SearchGoodput(inputs, search));
   for (const plan::PlanCandidate& candidate : found.ranked) {
     if (!candidate.score && found.best().score) continue;  // not comparable

@@ -1,10 +1,12 @@
-// PlanSearch: what the autopilot's search does: it plans for the workers that are there and for the
-// load that was measured, as `millrace plan --live` does, and judges the plan in force under the
-// same load. The server and the simulator describe the machines to it. One thread at a time.
+// PlanSearch: what the autopilot's search does: it judges the plan in force under the load that was
+// measured. If that plan does not carry the load, it plans for the workers that are there, as
+// `millrace plan --live` does. The server and the simulator describe the machines to it. One thread
+// at a time.
 #pragma once
 
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <string_view>
 
 #include "apps/plan/inputs.h"
@@ -22,6 +24,9 @@ struct PlanSearchOptions {
   // order, the status and the inputs. It outlives the search.
   const Clock* clock = nullptr;
   double time_limit_s = 20;
+  double effort = 1;  // below 1: about that share of the evaluations
+  // A plan that carries so many times the planned load is good enough. Unset: the best is wanted.
+  std::optional<double> enough;
 };
 
 // The planner's inputs for the workers that could get layers, under this load.

@@ -57,7 +57,7 @@ Result<SimulatedPilot> PrepareAutopilot(const AutopilotFlags& flags,
   inputs.engine = PlanEngine(deployment.engine);
   MR_ASSIGN_OR_RETURN(inputs.model, ModelOf(deployment));
   MR_ASSIGN_OR_RETURN(SimulatedSearch loaded,
-                      SimulatedSearch::Load(std::move(inputs), workload.limits));
+                      SimulatedSearch::Load(std::move(inputs), {.limits = workload.limits}));
   const auto search = std::make_shared<const SimulatedSearch>(std::move(loaded));
   SimulatedPilot pilot;
   pilot.options.autopilot = AutopilotOptionsOf(flags, workload.limits);

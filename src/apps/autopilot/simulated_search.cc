@@ -22,20 +22,21 @@ bool FitsWorkers(const Plan& plan, const ClusterSpec& cluster) {
 
 }  // namespace
 
-Result<SimulatedSearch> SimulatedSearch::Load(PlanInputFlags flags, const LatencyLimits& limits) {
+Result<SimulatedSearch> SimulatedSearch::Load(PlanInputFlags flags,
+                                              const PlanSearchOptions& options) {
   SimulatedSearch search;
   MR_ASSIGN_OR_RETURN(search.cluster_, LoadCluster(flags));
   MR_ASSIGN_OR_RETURN(search.model_, LoadFootprint(flags.model));
   MR_ASSIGN_OR_RETURN(search.costs_,
                       NodeCosts::Load(flags.node_profiles, search.cluster_, search.model_.spec));
   search.flags_ = std::move(flags);
-  search.limits_ = limits;
+  search.options_ = options;
   return search;
 }
 
 cluster::SearchAnswer SimulatedSearch::operator()(const cluster::StartSearch& order,
                                                   const cluster::ClusterStatus& status) const {
-  PlanSearch search({.limits = limits_});
+  PlanSearch search(options_);
   cluster::SearchAnswer answer = search(order, status, [&](sim::WorkloadSpec load) {
     ClusterSpec here = plan::PartOfCluster(
         cluster_, [&](const NodeSpec& node) { return MayGetLayers(status, node.name); });

@@ -21,7 +21,8 @@ namespace millrace::apps {
 class SimulatedSearch {
  public:
   // Of `flags`: the cluster, the model, the nodes' profiles and the sizes of the server.
-  static Result<SimulatedSearch> Load(PlanInputFlags flags, const LatencyLimits& limits);
+  // `options` have no clock.
+  static Result<SimulatedSearch> Load(PlanInputFlags flags, const PlanSearchOptions& options);
 
   // The workers of `status` are named like the cluster's nodes.
   cluster::SearchAnswer operator()(const cluster::StartSearch& order,
@@ -37,7 +38,7 @@ class SimulatedSearch {
 
  private:
   PlanInputFlags flags_;
-  LatencyLimits limits_;
+  PlanSearchOptions options_;
   ClusterSpec cluster_;
   plan::ModelFootprint model_;
   NodeCosts costs_;

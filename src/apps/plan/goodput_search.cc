@@ -130,7 +130,7 @@ const plan::PlanCandidate* GoodputAnswer::Best(bool roles) const {
 Result<GoodputAnswer> SearchGoodput(const PlanInputs& inputs, const GoodputSearchOptions& options) {
   plan::GoodputProblem problem = WithLimits(*inputs.goodput, options.limits);
   const Time begin = options.clock != nullptr ? options.clock->Now() : Time{};
-  plan::RankOptions rank = plan::OptionsFor(problem.flow.num_nodes());
+  plan::RankOptions rank = plan::OptionsFor(problem.flow.num_nodes(), options.effort);
   rank.seed = options.seed;
   rank.clock = options.clock;
   if (options.clock != nullptr) rank.time_limit_s = options.time_limit_s;
