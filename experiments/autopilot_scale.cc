@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 
@@ -25,10 +24,11 @@ constexpr double kDay_s = 86400;
 constexpr double kNotice_s = 30, kScaleLoad_s = 30;
 constexpr double kSpotPrice = 1.9046 / 3.912;  // of the price on demand: g4dn.12xlarge (SpotServe)
 constexpr char kScaleModel[] = "llama-70b";
-constexpr double kPeak = 6;  // requests per second
+constexpr double kPeak = 4;  // requests per second
 // Of a search: of its evaluations, and of the requests by which it judges a plan.
 constexpr double kEffort = 0.1;
-constexpr double kEnough = 1.3;  // times the load with headroom: no better plan is looked for
+constexpr double kRunLimit_s = 240;  // on the wall, of one simulated day
+constexpr double kEnough = 1.3;      // times the load with headroom: no better plan is looked for
 const LatencyLimits kScaleLimits = {.ttft_s = 10, .tpot_s = 0.5, .attainment = 0.9};
 // Of the peak, by hour from midnight: an office day.
 constexpr double kHours[] = {0.35, 0.3,  0.25, 0.25, 0.25, 0.3,  0.4,  0.55, 0.75, 0.9,  0.95, 1.0,
@@ -143,13 +143,13 @@ class Day {
     MR_RETURN_IF_ERROR(AddOnDemand(on_demand, figures));
     const PilotSetup setup = SetupOf(spot);
     MR_ASSIGN_OR_RETURN(const Found first, BestPlan(spot, HourlyRate(0), NamesAt(0, 0)));
-    MR_RETURN_IF_ERROR(AddRun("spot, one plan for all 64 machines", setup, all.plan, {}, figures));
     const cluster::AutopilotOptions options{.mode = cluster::AutopilotMode::kAct,
                                             .limits = kScaleLimits};
     MR_RETURN_IF_ERROR(
         AddRun("spot, autopilot", setup, first.plan, {.autopilot = options}, figures));
-    MR_ASSIGN_OR_RETURN(Policy oracle, Oracle(spot));
+    MR_ASSIGN_OR_RETURN(const Policy oracle, Oracle(spot));
     MR_RETURN_IF_ERROR(AddRun("spot, oracle", setup, first.plan, oracle, figures));
+    MR_RETURN_IF_ERROR(AddRun("spot, one plan for all 64 machines", setup, all.plan, {}, figures));
     return figures;
   }
 
@@ -255,32 +255,30 @@ class Day {
   Status AddRun(const std::string& name, PilotSetup setup, const Plan& first, const Policy& policy,
                 std::vector<Figure>& figures) {
     Tell(name);
-    const auto begin = std::chrono::steady_clock::now();
     int told = -1;
+    setup.limit_s = kRunLimit_s;
     setup.progress = [&](Time now) {
       const int hour = static_cast<int>((now - Time{}).seconds() / day_s_ * 24);
       if (hour != std::exchange(told, hour)) Tell(fmt::format("  {}: hour {}", name, hour));
     };
     MR_ASSIGN_OR_RETURN(const PilotRun run, RunPilot(setup, first, policy));
-    const double took_s =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     const double hours = run.simulated_s / 3600,
                  good_per_s = static_cast<double>(run.good) / run.simulated_s;
     Figure figure{.name = name, .ours = good_per_s, .unit = "good answers/s"};
     figure.verdict = fmt::format(
         "{:.1f} % of {} requests, {:.2f} USD/h, {:.3f} USD per 1,000 good answers, {} changes, {} "
         "searches, {} refused, "
-        "{:.0f} s to simulate",
+        "{:.0f} s to simulate{}",
         100 * run.share(), run.requests, run.usd / hours,
         1000 * run.usd / static_cast<double>(run.good), run.changes, run.searches, run.refused,
-        took_s);
+        run.took_s, run.stopped ? ", ended early" : "");
     figure.more = {{"share", run.share()},
                    {"requests", run.requests},
                    {"usd_per_hour", run.usd / hours},
                    {"changes", run.changes},
                    {"searches", run.searches},
                    {"refused", run.refused},
-                   {"seconds_to_simulate", took_s}};
+                   {"seconds_to_simulate", run.took_s}};
     for (const PilotRun::Window& hour : run.windows)
       figure.more["share_by_hour"].push_back(hour.share());
     for (const cluster::Decision& decision : run.decisions) {

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "apps/simulate/deployment.h"
+#include "base/log_mute.h"
 #include "sim/autopilot/autopilot_sim.h"
 #include "sim/cluster/cluster_sim.h"
 
@@ -90,7 +91,7 @@ class Schedule {
 };
 
 void Observe(const PilotSetup& setup, sim::ClusterSim& sim, GoodAnswers& answers,
-             Schedule& schedule) {
+             Schedule& schedule, PilotRun& run) {
   sim.on_arrival = [&answers, inner = std::move(sim.on_arrival)](RequestId id,
                                                                  const sim::SimRequest& request) {
     answers.Arrived(id, request.arrival);
@@ -101,8 +102,14 @@ void Observe(const PilotSetup& setup, sim::ClusterSim& sim, GoodAnswers& answers
     answers.Heard(output, now);
     if (inner) inner(output, now);
   };
-  sim.on_tick = [&, inner = std::move(sim.on_tick)](Time now) {
+  const SteadyClock clock;
+  sim.on_tick = [&, clock, begin = clock.Now(), inner = std::move(sim.on_tick)](Time now) {
     schedule.Tick(now);
+    run.took_s = (clock.Now() - begin).seconds();
+    if (setup.limit_s && run.took_s > *setup.limit_s) {
+      run.stopped = true;
+      sim.Stop();
+    }
     if (setup.progress) setup.progress(now);
     if (inner) inner(now);
   };
@@ -122,6 +129,7 @@ PilotRun::Window PilotRun::Between(double from_s, double to_s, double window_s) 
 }
 
 Result<PilotRun> RunPilot(const PilotSetup& setup, const Plan& first, const Policy& policy) {
+  const LogMute mute;  // what a simulated controller logs has happened to nobody
   apps::DeploymentFlags flags;
   flags.by_node = true;
   flags.membership.load_s = setup.load_time.seconds();
@@ -144,7 +152,7 @@ Result<PilotRun> RunPilot(const PilotSetup& setup, const Plan& first, const Poli
   }
   GoodAnswers answers(setup.workload.limits, setup.window_s, run);
   Schedule schedule(policy.schedule, setup.search->cluster(), *sim);
-  Observe(setup, *sim, answers, schedule);
+  Observe(setup, *sim, answers, schedule, run);
   const auto requests = setup.workload.Make(setup.seed);
   const sim::ClusterReport report = sim->Run(*requests);
   run.refused = report.latency.refused;

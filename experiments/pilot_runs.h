@@ -27,6 +27,8 @@ struct PilotSetup {
   std::vector<sim::MembershipChange> membership;
   double window_s = 60;  // of PilotRun::windows
   std::function<void(Time)> progress;
+  // Of the clock on the wall: a run that takes longer ends early.
+  std::optional<double> limit_s;
 };
 
 // What changes the plan: nothing, the autopilot, or a schedule.
@@ -51,6 +53,8 @@ struct PilotRun {
   double simulated_s = 0, usd = 0;  // of the nodes, while they were there
   uint64_t changes = 0;             // plans that came into force after the first
   uint64_t searches = 0;
+  double took_s = 0;     // on the wall
+  bool stopped = false;  // by the limit; what was not answered by then is not good
   std::vector<cluster::Decision> decisions;  // those that are kept
 
   double share() const {
