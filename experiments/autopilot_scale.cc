@@ -284,6 +284,7 @@ class Day {
     for (const cluster::Decision& decision : run.decisions) {
       figure.more["decisions"].push_back(cluster::DecisionLine(decision));
     }
+    Tell(fmt::format("  {:.3g} good answers/s, {}", good_per_s, figure.verdict));
     figures.push_back(std::move(figure));
     return OkStatus();
   }

@@ -43,6 +43,7 @@ cluster::SearchAnswer SimulatedSearch::operator()(const cluster::StartSearch& or
     return MakePlanInputs(flags_, std::move(here), model_, costs_, std::move(load));
   });
   std::erase_if(answer.found, [&](const cluster::PlanForecast& found) {
+    if (found.text.empty()) return false;  // that in force
     const auto plan = ReadPlan(found.text);
     return !plan.ok() || !FitsWorkers(*plan, cluster_);
   });
