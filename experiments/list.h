@@ -5,6 +5,8 @@
 
 namespace millrace::experiments {
 
+Experiment AutopilotScaleExperiment();
+Experiment AutopilotShiftExperiment();
 Experiment DistserveAttainmentExperiment();
 Experiment DistserveOracleExperiment();
 Experiment DistserveSearchExperiment();

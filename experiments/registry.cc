@@ -23,6 +23,8 @@ const std::vector<Experiment>& Experiments() {
       HelixTablesExperiment(),
       HelixRoutedExperiment(),
       HelixPlansExperiment(),
+      AutopilotShiftExperiment(),
+      AutopilotScaleExperiment(),
   };
   // clang-format on
   return kAll;

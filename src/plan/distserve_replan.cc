@@ -12,6 +12,7 @@ namespace millrace::plan {
 namespace {
 
 constexpr const char* kNames[] = {"rate", "mean input", "mean output"};
+constexpr int kReferenceMost = 5;  // times reference_windows
 constexpr const char* kUnits[] = {"requests/s", "tokens", "tokens"};
 
 // The logarithm of a rate or mean length. Silence counts as one request in a very long time.
@@ -45,6 +46,7 @@ std::optional<ReplanReason> ReplanTrigger::Arrived(double at_s, int input_tokens
                                                    int output_tokens) {
   auto reason = Tick(at_s);
   ++requests_;
+  ++measured_;
   input_ += input_tokens;
   output_ += output_tokens;
   return reason;
@@ -69,29 +71,37 @@ std::optional<ReplanReason> ReplanTrigger::Tick(double now_s) {
 }
 
 std::optional<ReplanReason> ReplanTrigger::Close() {
-  const auto requests = static_cast<double>(requests_);
   Levels window;
-  window[0] = requests / options_.window_s;
-  if (requests_ >= options_.requests_min) {
-    window[1] = input_ / requests;
-    window[2] = output_ / requests;
-  }
+  window[0] = static_cast<double>(requests_) / options_.window_s;
   requests_ = 0;
-  input_ = output_ = 0;
+  if (measured_ >= options_.requests_min) {
+    window[1] = input_ / static_cast<double>(measured_);
+    window[2] = output_ / static_cast<double>(measured_);
+    measured_ = 0;
+    input_ = output_ = 0;
+  }
   ++windows_;
-  if (static_cast<int>(reference_.size()) < options_.reference_windows) {
+  if (!ReferenceFull()) {
     reference_.push_back(window);
     return std::nullopt;
   }
   recent_.push_back(window);
   if (static_cast<int>(recent_.size()) > options_.confirm_windows) recent_.pop_front();
   for (int quantity = 0; quantity < kQuantities; ++quantity) {
+    if (!window[quantity]) continue;  // not known yet
     const int verdict = Verdict(quantity, window);
     int& streak = streak_[quantity];
     streak = verdict == 0 ? 0 : (streak * verdict > 0 ? streak : 0) + verdict;
     if (std::abs(streak) >= options_.confirm_windows) return Restart(quantity);
   }
   return std::nullopt;
+}
+
+// With few requests it takes longer, so that lengths have a spread as well.
+bool ReplanTrigger::ReferenceFull() const {
+  const auto windows = static_cast<int>(reference_.size());
+  if (windows < options_.reference_windows) return false;
+  return ReferenceLevels(1).size() >= 2 || windows >= kReferenceMost * options_.reference_windows;
 }
 
 std::vector<double> ReplanTrigger::ReferenceLevels(int quantity) const {

@@ -3,7 +3,8 @@
 // differs from the reference by both a relative minimum and the spread of the reference's own
 // windows. A few suspect windows in a row, in the same direction, call for a new plan, and their
 // levels become the new reference. Short bursts therefore cause no replanning, and a step is
-// detected within `confirm_windows` full windows. One thread.
+// detected within `confirm_windows` full windows; a step of the lengths, within as many as have
+// enough requests. One thread.
 #pragma once
 
 #include <array>
@@ -21,7 +22,8 @@ struct ReplanOptions {
   int confirm_windows = 2;    // suspect windows in a row
   double change_min = 0.25;   // relative; smaller changes are ignored
   double deviations = 3;      // standard deviations of the reference's windows
-  int64_t requests_min = 30;  // with fewer, a window's lengths are ignored
+  // Lengths are means of at least so many requests, of as many windows as these take.
+  int64_t requests_min = 30;
 };
 
 // The workload that a plan is made for.
@@ -57,6 +59,7 @@ class ReplanTrigger {
   using Levels = std::array<std::optional<double>, kQuantities>;  // by What
 
   std::optional<ReplanReason> Close();
+  bool ReferenceFull() const;
   // +1 or -1 if the level is suspect, else 0.
   int Verdict(int quantity, const Levels& window) const;
   std::vector<double> ReferenceLevels(int quantity) const;
@@ -67,6 +70,8 @@ class ReplanTrigger {
   bool started_ = false;
   double open_since_s_ = 0;
   int64_t requests_ = 0;  // in the open window
+  // Since the last window with lengths.
+  int64_t measured_ = 0;
   double input_ = 0, output_ = 0;
   std::deque<Levels> reference_;
   std::deque<Levels> recent_;              // the last confirm_windows

@@ -106,6 +106,20 @@ TEST(ReplanTrigger, BurstsAloneDoNotMakeItFlap) {
   EXPECT_LE(alarms, 5) << "one a day";
 }
 
+// Four requests a window, and ten for a mean.
+TEST(ReplanTrigger, SeesLongerPromptsOfFewRequests) {
+  ReplanTrigger trigger({.window_s = 10, .reference_windows = 3, .requests_min = 10});
+  std::optional<ReplanReason> reason;
+  double at_s = 0;
+  for (; at_s < 300; at_s += 2.5) {
+    EXPECT_FALSE(trigger.Arrived(at_s, 100 + static_cast<int>(at_s) % 7, 20)) << at_s;
+  }
+  for (; !reason && at_s < 600; at_s += 2.5) reason = trigger.Arrived(at_s, 300, 20);
+  ASSERT_TRUE(reason);
+  EXPECT_EQ(reason->what, ReplanReason::What::kInputLength);
+  EXPECT_LE(reason->at_s, 300 + 90);
+}
+
 TEST(ReplanTrigger, SilenceIsAChangeOfRateAndCostsBoundedWork) {
   ReplanTrigger trigger({});
   double at = 0;

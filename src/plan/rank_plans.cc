@@ -24,6 +24,7 @@ constexpr double kColocatedSearch = 0.2, kRoleSearch = 0.45;
 constexpr size_t kWithoutRoles = 2;  // candidates made of those with roles
 constexpr size_t kOfEachKind = 3;    // plans with roles and without that are judged in turn
 constexpr uint64_t kRestartSeed = 7919;
+constexpr int kTopLeast = 3;  // candidates, with little effort
 
 // Whether as many nodes of each kind do the same in both plans. Flows may differ.
 bool SameStages(const FlowProblem& problem, const Plan& a, const Plan& b) {
@@ -319,7 +320,7 @@ class PlanRanking {
 
 }  // namespace
 
-RankOptions OptionsFor(int nodes) {
+RankOptions OptionsFor(int nodes, double effort) {
   constexpr double kNodes = 20;  // up to as many, the defaults apply
   RankOptions options;
   // Estimates take time in proportion to the nodes, and there are more nodes to move.
@@ -336,6 +337,16 @@ RankOptions OptionsFor(int nodes) {
   roles.evaluations = static_cast<int>(roles.evaluations * std::max(1.0, nodes / kNodes * 4));
   roles.pool_iterations = scaled(roles.pool_iterations, square);
   roles.joint_iterations = static_cast<int>(roles.joint_iterations * std::max(1.0, nodes / kNodes));
+  if (effort >= 1) return options;
+  for (int64_t* count :
+       {&colocated.flow_iterations, &colocated.goodput_iterations, &colocated.rounds_iterations}) {
+    *count = scaled(*count, effort);
+  }
+  for (int* count : {&roles.evaluations, &roles.pool_iterations, &roles.joint_iterations}) {
+    *count = scaled(*count, effort);
+  }
+  options.top = std::max(kTopLeast, scaled(options.top, effort));
+  options.restarts = static_cast<int>(options.restarts * effort);
   return options;
 }
 

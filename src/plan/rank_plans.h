@@ -55,8 +55,9 @@ struct RankOptions {
   std::vector<PlanCandidate> others;
 };
 
-// Counts for a cluster of so many nodes. At 42 nodes the searches take 4 to 6 s of CPU time.
-RankOptions OptionsFor(int nodes);
+// Counts for a cluster of so many nodes. At 42 nodes the searches take 4 to 6 s of CPU time. With
+// an `effort` below 1 they are about that share of it, and the plans are worse.
+RankOptions OptionsFor(int nodes, double effort = 1);
 
 // Different plans, best first: by `evaluator`'s score if there is one, else by the estimate. They
 // include the best single machine if one holds the model and meets the limits, so the first is

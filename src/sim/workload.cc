@@ -75,6 +75,28 @@ class TraceReplay : public Workload {
   size_t next_ = 0;
 };
 
+class InTurn : public Workload {
+ public:
+  InTurn(std::vector<WorkloadPart> parts, uint64_t requests)
+      : parts_(std::move(parts)), left_(requests) {}
+  std::optional<SimRequest> Next() override {
+    for (; left_ > 0 && part_ < parts_.size(); begin_s_ += parts_[part_++].length_s) {
+      auto request = parts_[part_].workload->Next();
+      if (!request) continue;
+      request->arrival = request->arrival + Duration::Seconds(begin_s_);
+      --left_;
+      return request;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  const std::vector<WorkloadPart> parts_;
+  size_t part_ = 0;
+  uint64_t left_;
+  double begin_s_ = 0;
+};
+
 double StandardNormal(Rng& rng) {
   const double radius = std::sqrt(-2 * std::log(1 - rng.Uniform()));
   return radius * std::cos(2 * std::numbers::pi * rng.Uniform());
@@ -101,6 +123,10 @@ int DrawLength(const LengthSpec& spec, Rng& rng) {
 
 std::unique_ptr<Workload> NewSynthetic(SyntheticOptions options) {
   return std::make_unique<Synthetic>(std::move(options));
+}
+
+std::unique_ptr<Workload> NewInTurn(std::vector<WorkloadPart> parts, uint64_t requests) {
+  return std::make_unique<InTurn>(std::move(parts), requests);
 }
 
 std::unique_ptr<Workload> NewReplay(std::vector<TraceEntry> entries, std::optional<double> rate) {

@@ -67,6 +67,14 @@ struct SyntheticOptions {
 };
 std::unique_ptr<Workload> NewSynthetic(SyntheticOptions options);
 
+// One workload after another: each begins this many seconds after the one before it. At most
+// `requests` in all.
+struct WorkloadPart {
+  std::unique_ptr<Workload> workload;
+  double length_s = 0;
+};
+std::unique_ptr<Workload> NewInTurn(std::vector<WorkloadPart> parts, uint64_t requests);
+
 // A recorded trace; `rate` (requests per second), if set, stretches its time.
 std::unique_ptr<Workload> NewReplay(std::vector<TraceEntry> entries, std::optional<double> rate);
 

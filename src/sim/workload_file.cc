@@ -35,7 +35,7 @@ class WorkloadReader {
     MR_ASSIGN_OR_RETURN(const YamlMap map,
                         YamlMap::Open(root, "a workload",
                                       {"trace", "arrivals", "rate", "rates", "requests", "duration",
-                                       "lengths", "prefixes", "slo"},
+                                       "lengths", "prefixes", "phases", "slo"},
                                       name_));
     MR_ASSIGN_OR_RETURN(spec_.rate, map.AmountIf("rate", Quantity::kRate));
     MR_ASSIGN_OR_RETURN(spec_.duration_s, map.AmountIf("duration", Quantity::kDuration));
@@ -43,7 +43,9 @@ class WorkloadReader {
       MR_ASSIGN_OR_RETURN(const int64_t n, map.Integer("requests", 1, kWorkloadRequestsMax));
       spec_.requests = static_cast<uint64_t>(n);
     }
-    MR_RETURN_IF_ERROR(map.Has("trace") ? ReadTrace(map) : ReadSynthetic(map));
+    MR_RETURN_IF_ERROR(map.Has("trace")    ? ReadTrace(map)
+                       : map.Has("phases") ? ReadPhases(map)
+                                           : ReadSynthetic(map));
     if (map.Has("slo")) {
       MR_ASSIGN_OR_RETURN(const YAML::Node slo, map.Need("slo"));
       MR_RETURN_IF_ERROR(ReadSlo(slo));
@@ -107,7 +109,7 @@ class WorkloadReader {
 
   Status ReadTrace(const YamlMap& map) {
     spec_.arrivals = ArrivalKind::kTrace;
-    for (const char* key : {"arrivals", "lengths", "prefixes", "rates"}) {
+    for (const char* key : {"arrivals", "lengths", "prefixes", "rates", "phases"}) {
       if (map.Has(key)) {
         return map.Error(key,
                          fmt::format("a trace has its own {}; leave out {} or trace", key, key));
@@ -115,6 +117,63 @@ class WorkloadReader {
     }
     MR_ASSIGN_OR_RETURN(spec_.trace, TraceAt(map));
     return OkStatus();
+  }
+
+  // [{duration: 10 min, rate: 2 req/s, lengths: {...}}, ...]. What a phase does not say is as the
+  // file says it for all.
+  Status ReadPhases(const YamlMap& map) {
+    for (const char* key : {"rates", "duration"}) {
+      if (!map.Has(key)) continue;
+      return map.Error(key,
+                       fmt::format("phases have their own rates and durations; leave out {}", key));
+    }
+    WorkloadReader common(name_, read_);
+    common.spec_.rate = spec_.rate;
+    MR_RETURN_IF_ERROR(common.ReadOwn(map));
+    if (map.Has("prefixes")) MR_RETURN_IF_ERROR(common.ReadPrefixes(map));
+    MR_ASSIGN_OR_RETURN(const auto nodes, map.List("phases", kWorkloadPhasesMax));
+    if (nodes.empty()) return map.Error("phases", "phases must be a list of at least one phase");
+    double requests = 0, seconds = 0;
+    for (const YAML::Node& node : nodes) {
+      WorkloadReader phase(name_, read_);
+      phase.spec_ = common.spec_;
+      MR_RETURN_IF_ERROR(phase.ReadPhase(node, map.Has("lengths")));
+      requests += *phase.spec_.rate * *phase.spec_.duration_s;
+      seconds += *phase.spec_.duration_s;
+      spec_.phases.push_back(std::move(phase.spec_));
+    }
+    spec_.rate = requests / seconds;
+    spec_.duration_s = seconds;
+    return OkStatus();
+  }
+
+  Status ReadPhase(const YAML::Node& node, bool has_lengths) {
+    MR_ASSIGN_OR_RETURN(
+        const YamlMap map,
+        YamlMap::Open(node, "a phase", {"duration", "arrivals", "rate", "lengths"}, name_));
+    MR_ASSIGN_OR_RETURN(spec_.duration_s, map.Amount("duration", Quantity::kDuration));
+    if (map.Has("rate") || !spec_.rate) {
+      MR_ASSIGN_OR_RETURN(spec_.rate, map.Amount("rate", Quantity::kRate));
+    }
+    if (!has_lengths) MR_RETURN_IF_ERROR(map.Need("lengths").status());
+    return ReadOwn(map);
+  }
+
+  // What a file and each of its phases may say.
+  Status ReadOwn(const YamlMap& map) {
+    if (map.Has("arrivals")) {
+      MR_ASSIGN_OR_RETURN(const YAML::Node arrivals, map.Need("arrivals"));
+      spec_.arrivals = ArrivalKind::kGamma;
+      spec_.cv = 1;
+      MR_RETURN_IF_ERROR(ReadArrivals(arrivals));
+      if (spec_.arrivals == ArrivalKind::kAllAtOnce) {
+        return map.Error("arrivals", "the requests of a phase cannot come all at once");
+      }
+    }
+    if (!map.Has("lengths")) return OkStatus();
+    MR_ASSIGN_OR_RETURN(const YAML::Node lengths, map.Need("lengths"));
+    spec_.lengths.clear();
+    return ReadLengths(lengths);
   }
 
   Status ReadSynthetic(const YamlMap& map) {

@@ -22,6 +22,7 @@ namespace millrace::sim {
 inline constexpr size_t kWorkloadFileBytesMax = 1 << 20;
 inline constexpr uint64_t kWorkloadRequestsMax = 100'000'000;
 inline constexpr double kWorkloadSecondsMax = 1e9;
+inline constexpr size_t kWorkloadPhasesMax = 10'000;
 
 enum class ArrivalKind {
   kTrace,     // at the trace's times, at its rate or another one
@@ -42,6 +43,10 @@ struct WorkloadSpec {
   std::vector<Lengths> lengths;      // of a trace, for random arrivals
   bool draw_lengths = true;          // draws at random instead of in turn
   SharedPrefixes prefixes;           // of the other kinds
+  // Random arrivals that follow one another, each for its `duration_s`. They replace the fields
+  // from `arrivals` to `prefixes`; `rate` is their mean and `duration_s` their sum. No phase has
+  // phases.
+  std::vector<WorkloadSpec> phases;
   LatencyLimits limits;
 
   // kInvalidArgument, with the numbers, if Make could not use the spec.
@@ -55,6 +60,9 @@ struct WorkloadSpec {
   // The stream for one seed, optionally at another rate. REQUIRES: Validate().ok(), also with that
   // rate.
   std::unique_ptr<Workload> Make(uint64_t seed, std::optional<double> rate_instead = {}) const;
+  // Without phases: the requests of all of them, drawn at random at the mean rate. For a plan,
+  // which must carry any of them. Without phases to begin with: the same.
+  WorkloadSpec Mixed() const;
   // "10,000 requests, Poisson at 5 req/s, prompt 512 tokens, output uniform 1 to 128 tokens".
   std::string Describe() const;
 };

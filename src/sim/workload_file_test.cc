@@ -295,5 +295,63 @@ TEST(WorkloadFile, WrongRatesAreOneLine) {
       "w.yaml:2:8: requests that come all at once have no rates");
 }
 
+TEST(WorkloadFile, PhasesFollowOneAnother) {
+  const WorkloadSpec spec = Good(
+      "arrivals: poisson\n"
+      "rate: 2 req/s\n"
+      "lengths: {prompt: 100 tokens, output: 20 tokens}\n"
+      "phases:\n"
+      "  - {duration: 10 min}\n"
+      "  - {duration: 5 min, rate: 8 req/s, lengths: {prompt: 300 tokens, output: 20 tokens}}\n"
+      "  - {duration: 5 min, arrivals: steady}\n"
+      "slo: {ttft: 1 s}\n");
+  EXPECT_DOUBLE_EQ(*spec.rate, (2 * 600 + 8 * 300 + 2 * 300) / 1200.0);
+  EXPECT_EQ(spec.ExpectedRequests(), 4200u);
+  EXPECT_EQ(spec.Describe(), "4,200 requests in 3 phases of 20m00s in all, 3.5 req/s on average");
+  const auto requests = All(*spec.Make(1));
+  const auto in = [&](double from_s, double to_s) {
+    return std::ranges::count_if(requests, [&](const SimRequest& r) {
+      const double at_s = (r.arrival - Time{}).seconds();
+      return at_s >= from_s && at_s < to_s;
+    });
+  };
+  EXPECT_NEAR(static_cast<double>(in(0, 600)), 1200, 150);
+  EXPECT_NEAR(static_cast<double>(in(600, 900)), 2400, 200);
+  EXPECT_NEAR(static_cast<double>(in(900, 1200)), 600, 2);
+  EXPECT_TRUE(std::ranges::is_sorted(requests, {}, &SimRequest::arrival));
+  for (const SimRequest& r : requests) {
+    const double at_s = (r.arrival - Time{}).seconds();
+    EXPECT_EQ(r.prompt_tokens, at_s > 600 && at_s <= 900 ? 300 : 100);
+  }
+  // Another mean rate makes all phases faster, and takes as long.
+  const auto faster = All(*spec.Make(1, 7));
+  EXPECT_NEAR(static_cast<double>(faster.size()), 8400, 400);
+  EXPECT_LE(faster.back().arrival, Time{} + Duration::Seconds(1200));
+  // As one: all lengths at the mean rate.
+  const WorkloadSpec mixed = spec.Mixed();
+  EXPECT_TRUE(mixed.phases.empty());
+  EXPECT_TRUE(mixed.Validate().ok());
+  EXPECT_EQ(mixed.rate, spec.rate);
+  const auto drawn = All(*mixed.Make(1));
+  const auto longer = std::ranges::count(drawn, 300, &SimRequest::prompt_tokens);
+  EXPECT_NEAR(static_cast<double>(longer) / static_cast<double>(drawn.size()), 2400 / 4200.0, 0.05);
+}
+
+TEST(WorkloadFile, PhasesThatDoNotWork) {
+  const std::string head = "lengths: {prompt: 1 tokens, output: 1 tokens}\n";
+  EXPECT_EQ(Error(head + "phases: [{duration: 5 s}]\n"),
+            "w.yaml:2:10: 'rate' is missing in a phase");
+  EXPECT_EQ(Error("rate: 1 req/s\nphases: [{duration: 5 s}]\n"),
+            "w.yaml:2:10: 'lengths' is missing in a phase");
+  EXPECT_EQ(Error(head + "rate: 1 req/s\nphases: [{rate: 1 req/s}]\n"),
+            "w.yaml:3:10: 'duration' is missing in a phase");
+  EXPECT_EQ(Error(head + "phases: [{duration: 5 s, rate: 1 req/s, arrivals: at-once}]\n"),
+            "w.yaml:2:51: the requests of a phase cannot come all at once");
+  EXPECT_EQ(Error(head + "rates: {every: 1 h, values: [1 req/s]}\nphases: []\n"),
+            "w.yaml:2:8: phases have their own rates and durations; leave out rates");
+  EXPECT_EQ(Error(head + "phases: []\n"),
+            "w.yaml:2:9: phases must be a list of at least one phase");
+}
+
 }  // namespace
 }  // namespace millrace::sim

@@ -11,6 +11,9 @@
 namespace millrace::sim {
 namespace {
 
+constexpr uint64_t kPhaseSeed = 1'000'003;  // between the seeds of two phases
+constexpr size_t kMixedLengthsMax = 100'000;
+
 std::string Describe(const LengthSpec& spec) {
   switch (spec.kind) {
     case LengthSpec::Kind::kFixed: return fmt::format("{:g} tokens", spec.a);
@@ -20,6 +23,15 @@ std::string Describe(const LengthSpec& spec) {
       return fmt::format("lognormal, mean {:g}, sd {:g} tokens", spec.a, spec.b);
   }
   return "";
+}
+
+double MeanOfPhases(const std::vector<WorkloadSpec>& phases) {
+  double requests = 0, seconds = 0;
+  for (const WorkloadSpec& phase : phases) {
+    requests += *phase.rate * *phase.duration_s;
+    seconds += *phase.duration_s;
+  }
+  return requests / seconds;
 }
 
 // The entries in use: the first `requests`, none later than `duration_s`.
@@ -52,6 +64,11 @@ Status WorkloadSpec::Validate() const {
     return InvalidArgument(
         "requests that arrive all at once need a number of requests, and no rate or duration");
   }
+  for (const WorkloadSpec& phase : phases) {
+    MR_CHECK(phase.phases.empty() && phase.arrivals != ArrivalKind::kTrace);
+    if (!phase.duration_s) return InvalidArgument("each phase needs a duration, such as 600 s");
+    MR_RETURN_IF_ERROR(phase.Validate());
+  }
   if (!rate) return InvalidArgument("the rate is missing, such as 5 req/s");
   if (!requests && !duration_s) {
     return InvalidArgument("give the number of requests, or a duration such as 600 s");
@@ -75,6 +92,7 @@ std::optional<double> WorkloadSpec::MeanRate() const {
 }
 
 bool WorkloadSpec::SharesPrefixes() const {
+  if (std::ranges::any_of(phases, &WorkloadSpec::SharesPrefixes)) return true;
   return prefixes.count > 0 || std::ranges::any_of(trace, [](const TraceEntry& entry) {
            return !entry.prefix.ids.empty();
          });
@@ -95,6 +113,15 @@ std::unique_ptr<Workload> WorkloadSpec::Make(uint64_t seed,
     if (rate_instead) spec.rate = rate_instead;
     return NewReplay(Chosen(spec), std::nullopt);
   }
+  if (!phases.empty()) {
+    const double faster = rate_instead.value_or(*rate) / MeanOfPhases(phases);
+    std::vector<WorkloadPart> parts;
+    for (const WorkloadSpec& phase : phases) {
+      const uint64_t own_seed = seed + kPhaseSeed * parts.size();
+      parts.push_back({phase.Make(own_seed, *phase.rate * faster), *phase.duration_s});
+    }
+    return NewInTurn(std::move(parts), requests.value_or(kWorkloadRequestsMax));
+  }
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   SyntheticOptions options;
   options.requests = requests.value_or(kWorkloadRequestsMax);
@@ -111,8 +138,32 @@ std::unique_ptr<Workload> WorkloadSpec::Make(uint64_t seed,
   return NewSynthetic(std::move(options));
 }
 
+WorkloadSpec WorkloadSpec::Mixed() const {
+  if (phases.empty()) return *this;
+  WorkloadSpec mixed = *this;
+  mixed.arrivals = ArrivalKind::kGamma;
+  mixed.cv = phases.front().cv;
+  mixed.shape = {};
+  mixed.lengths.clear();
+  mixed.phases.clear();
+  mixed.draw_lengths = true;
+  // Every so many requests of a long workload, so that all phases count.
+  const uint64_t step = 1 + ExpectedRequests() / kMixedLengthsMax;
+  const auto stream = Make(0);
+  uint64_t index = 0;
+  for (auto request = stream->Next(); request; request = stream->Next()) {
+    if (index++ % step != 0) continue;
+    mixed.lengths.push_back({request->prompt_tokens, request->output_tokens});
+  }
+  return mixed;
+}
+
 std::string WorkloadSpec::Describe() const {
   const std::string count = FormatCount(static_cast<int64_t>(ExpectedRequests())) + " requests";
+  if (!phases.empty()) {
+    return fmt::format("{} in {} phases of {} in all, {:.4g} req/s on average", count,
+                       phases.size(), FormatDuration(*duration_s), *rate);
+  }
   if (arrivals == ArrivalKind::kTrace) {
     const auto mean = MeanRate();
     return fmt::format("{} of a trace{}", count, mean ? fmt::format(", {:.4g} req/s", *mean) : "");

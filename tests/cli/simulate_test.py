@@ -160,6 +160,40 @@ class Simulate(unittest.TestCase):
         self.assertEqual(gone.returncode, 1)
         self.assertIn("requests were refused: until the trace of --availability ended", gone.stderr)
 
+    def test_the_autopilot_uses_a_machine_that_joins(self):
+        (self.folder / "cluster.yaml").write_text("""
+name: pair
+nodes: [{name: a, count: 2, device: a100-80gb, memory: 80 GB, price: 4 USD/h}]
+links: {within_region: {bandwidth: 100 Gbit/s, latency: 0.1 ms}}
+""")
+        (self.folder / "work.yaml").write_text("""
+rate: 1 req/s
+arrivals: poisson
+lengths: {prompt: 500 tokens, output: 60 tokens}
+phases: [{duration: 40 s}, {duration: 110 s, rate: 16 req/s}]
+slo: {ttft: 2 s, tpot: 100 ms}
+""")
+        (self.folder / "spot.csv").write_text("0,add,one\n50000,add,two\n")
+        args = ["--cluster", "cluster.yaml", "--model", "opt-13b", "--workload", "work.yaml",
+                "--availability", "spot.csv", "--load-time", "5"]
+
+        def kinds(mode):
+            report = run_json(*args, "--autopilot", mode, cwd=self.folder)["runs"][0]
+            self.assertEqual(report["refused"], 0)
+            return report, [(d["decision"], d["cause"]) for d in report["decisions"]]
+
+        acted, decided = kinds("act")
+        self.assertIn(("change", "load shifted"), decided)
+        both = next(d for d in acted["decisions"] if d["decision"] == "change")
+        self.assertEqual(both["candidates"][0]["shape"], "a-0 0-39, a-1 0-39")
+        self.assertGreater(both["epoch"], 0)
+        advised, decided = kinds("advise")
+        self.assertIn(("advise", "load shifted"), decided)
+        self.assertGreater(acted["slo"]["attainment"], advised["slo"]["attainment"] + 0.2)
+        text = run(*args, "--autopilot", "act", cwd=self.folder)
+        self.assertRegex(text, r"\nDecisions of the autopilot\n +1  0:00:\d\d  \w+  \(")
+        self.assertEqual(text, run(*args, "--autopilot", "act", cwd=self.folder))
+
     def test_documented_commands(self):
         text = (ROOT / "docs/simulation.md").read_text()
         planning = (ROOT / "docs/planning.md").read_text()

@@ -5,8 +5,8 @@
 #include "apps/autopilot/autopilot_host.h"
 #include "apps/autopilot/autopilot_metrics.h"
 #include "apps/autopilot/decision_json.h"
+#include "apps/autopilot/live_search.h"
 #include "apps/autopilot/plan_search.h"
-#include "apps/cli/parse.h"
 #include "apps/cluster/admin_layer.h"
 #include "base/log.h"
 
@@ -14,7 +14,6 @@ namespace millrace::apps {
 namespace {
 
 constexpr char kDecisionsKey[] = "decisions";
-constexpr double kAutopilotSecondsMax = 86400;
 
 // The admin of a controller with an autopilot.
 class AutopilotAdmin : public AdminLayer {
@@ -80,50 +79,11 @@ std::vector<cluster::Decision> Earlier(Leading* leading) {
 
 }  // namespace
 
-void AddAutopilotOptions(Command& command, AutopilotFlags* flags) {
-  constexpr char kGroup[] = "Autopilot";
-  command.Add(kGroup,
-              ChoiceOption<AutopilotChoice>("autopilot", &flags->choice,
-                                            {{"off", AutopilotChoice::kOff},
-                                             {"advise", AutopilotChoice::kAdvise},
-                                             {"act", AutopilotChoice::kAct}}),
-              "Plan again when the load shifts, when workers come, go or have notice, and when "
-              "--slo is missed. advise: say what would be better (`millrace status`, `millrace "
-              "decisions`); act: change to it, and back if it does worse than forecast");
-  command.Add(kGroup,
-              RealOption("autopilot-window", "SECONDS", &flags->window_s, 1, kAutopilotSecondsMax),
-              "The load has shifted if it differs in two such windows in a row");
-  command.Add(
-      kGroup,
-      RealOption("autopilot-horizon", "SECONDS", &flags->horizon_s, 1, kAutopilotSecondsMax),
-      "A change must gain more within this time than it delays");
-  command.Add(kGroup,
-              RealOption("autopilot-verify", "SECONDS", &flags->verify_s, 1, kAutopilotSecondsMax),
-              "How long a new plan is measured before it is compared with its forecast");
-  command.Add(kGroup, RealOption("autopilot-margin", "SHARE", &flags->margin, 0.01, 1),
-              "A new plan is taken back if the share of good answers is lower than forecast, and "
-              "lower than before, by more than this");
-}
-
-Status ValidateAutopilot(const AutopilotFlags& flags, const std::set<std::string>& given) {
-  if (flags.choice != AutopilotChoice::kOff) return OkStatus();
-  return RefuseGiven(
-      given, {"autopilot-window", "autopilot-horizon", "autopilot-verify", "autopilot-margin"},
-      "needs --autopilot advise or act");
-}
-
 Status AttachAutopilot(const AutopilotFlags& flags, const EngineFlags& engine,
                        std::shared_ptr<Leading> leading, ClusterModel& model, const Clock& clock) {
   if (flags.choice == AutopilotChoice::kOff) return OkStatus();
   AutopilotHostOptions options;
-  options.autopilot = {.mode = flags.choice == AutopilotChoice::kAct
-                                   ? cluster::AutopilotMode::kAct
-                                   : cluster::AutopilotMode::kAdvise,
-                       .limits = engine.slo,
-                       .window = Duration::Seconds(flags.window_s),
-                       .horizon = Duration::Seconds(flags.horizon_s),
-                       .verify = Duration::Seconds(flags.verify_s),
-                       .margin = flags.margin};
+  options.autopilot = AutopilotOptionsOf(flags, engine.slo);
   options.earlier = Earlier(leading.get());
   if (leading) {
     options.store = [leading](const std::vector<cluster::Decision>& decisions) {
@@ -133,10 +93,13 @@ Status AttachAutopilot(const AutopilotFlags& flags, const EngineFlags& engine,
       }
     };
   }
-  auto search = std::make_shared<PlanSearch>(
-      PlanSearchOptions{.model = model.model->path.folder, .limits = engine.slo}, clock);
-  options.search = [search](const auto& order, const auto& status, const Json& machines) {
-    return (*search)(order, status, machines);
+  auto search =
+      std::make_shared<PlanSearch>(PlanSearchOptions{.limits = engine.slo, .clock = &clock});
+  options.search = [search, folder = model.model->path.folder](
+                       const auto& order, const auto& status, const Json& machines) {
+    return (*search)(order, status, [&](sim::WorkloadSpec load) {
+      return InputsOfMachines(folder, status, machines, std::move(load));
+    });
   };
   auto admin = std::make_unique<AutopilotAdmin>(std::move(model.model->cluster));
   auto autopilot = std::make_unique<AutopilotHost>(std::move(options), model.server->host(),

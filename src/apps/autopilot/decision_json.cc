@@ -90,6 +90,12 @@ Kind FromName(const std::string& name, Kind last, NameOf name_of) {
   return Kind{};
 }
 
+// "0:02:35"
+std::string SinceStart(double seconds) {
+  const auto whole = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e11));
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
 std::string ForecastLine(const char* what, const PlanForecast& plan) {
   return fmt::format("  {:<8} {:>8.3g} req/s  {}\n", what, plan.requests_per_s,
                      Printable(plan.shape, kDecisionTextBytesMax));
@@ -194,12 +200,13 @@ Json AutopilotJson(const AutopilotStatus& status) {
           {"advice", status.advice ? ToJson(*status.advice) : Json()}};
 }
 
-std::string DecisionText(const Decision& decision, bool details) {
-  std::string text =
-      fmt::format("{:>4}  {}  {}  ({}: {})\n      {}\n", decision.id, LocalTime(decision.at_unix_s),
-                  KindName(decision.kind), CauseName(decision.cause),
-                  Printable(decision.why, kDecisionTextBytesMax),
-                  Printable(decision.reason, kDecisionTextBytesMax));
+std::string DecisionText(const Decision& decision, bool details, DecisionTimes times) {
+  std::string text = fmt::format("{:>4}  {}  {}  ({}: {})\n      {}\n", decision.id,
+                                 times == DecisionTimes::kOfDay ? LocalTime(decision.at_unix_s)
+                                                                : SinceStart(decision.at_unix_s),
+                                 KindName(decision.kind), CauseName(decision.cause),
+                                 Printable(decision.why, kDecisionTextBytesMax),
+                                 Printable(decision.reason, kDecisionTextBytesMax));
   if (!decision.outcome.empty()) {
     text += fmt::format("      {}\n", Printable(decision.outcome, kDecisionTextBytesMax));
   }

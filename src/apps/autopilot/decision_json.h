@@ -24,7 +24,10 @@ Result<std::vector<cluster::Decision>> ReadStoredDecisions(const std::string& te
 // "autopilot" of the status: its state, the load, what clients get, and its advice.
 Json AutopilotJson(const AutopilotStatus& status);
 
+// Decisions of a server have the time of day; those of a simulation, that since its start.
+enum class DecisionTimes { kOfDay, kSinceStart };
 // For people: a decision in a few lines; with `details`, the plans that were compared.
-std::string DecisionText(const cluster::Decision& decision, bool details);
+std::string DecisionText(const cluster::Decision& decision, bool details,
+                         DecisionTimes times = DecisionTimes::kOfDay);
 
 }  // namespace millrace::apps

@@ -83,6 +83,10 @@ TEST(DecisionJson, TextForPeople) {
   EXPECT_NE(text.find("  in force        2 req/s  a 0-3\n"), std::string::npos) << text;
   EXPECT_NE(text.find("  found           4 req/s  a 0-1, b 2-3\n"), std::string::npos) << text;
   EXPECT_EQ(DecisionText(Full(), false).find("found"), std::string::npos);
+  Decision simulated = Full();
+  simulated.at_unix_s = 3755.9;
+  EXPECT_TRUE(DecisionText(simulated, false, DecisionTimes::kSinceStart)
+                  .starts_with("   7  1:02:35  change  (notice: "));
 }
 
 }  // namespace

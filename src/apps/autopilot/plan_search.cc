@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "apps/cluster/machines_view.h"
 #include "apps/plan/goodput_search.h"
 #include "apps/plan/inputs.h"
 #include "apps/simulate/judge.h"
@@ -24,18 +23,6 @@ constexpr double kVariationMin = 0.1, kVariationMax = 5;  // of arrivals, beyond
 constexpr double kSearchRateMin = 1e-3;
 // Without a request so far: as `millrace plan` without --workload.
 constexpr int kAssumedPromptTokens = 763, kAssumedOutputTokens = 232;
-
-// The workers that could get layers, as the planner's cluster file.
-Result<std::string> ClusterText(const ClusterStatus& status, const Json& machines) {
-  MachinesView view = ReadMachinesView(machines);
-  std::erase_if(view.machines, [&status](const MachineView& machine) {
-    const auto found =
-        std::ranges::find(status.workers, machine.name, &cluster::WorkerStatus::name);
-    if (found == status.workers.end() || !found->usable || found->draining) return true;
-    return found->notice && found->notice->hard;
-  });
-  return FormatClusterFile(view);
-}
 
 sim::WorkloadSpec MeasuredWorkload(const StartSearch& order) {
   sim::WorkloadSpec spec;
@@ -70,6 +57,9 @@ std::optional<Plan> PlanInForce(const ClusterStatus& status, const ClusterSpec& 
         stage.nodes.push_back(static_cast<NodeIndex>(found - names.begin()));
     }
     if (stage.nodes.empty() || stage.nodes.size() != status.stages[i].workers.size()) continue;
+    // A worker uses all devices of its node.
+    const NodeSpec& first = cluster.nodes[static_cast<size_t>(stage.nodes.front())];
+    stage.tensor_parallel = std::max(stage.tensor_parallel, first.device_count);
     kept[i] = static_cast<int>(stages.size());
     stages.push_back(std::move(stage));
   }
@@ -91,49 +81,64 @@ std::optional<Plan> PlanInForce(const ClusterStatus& status, const ClusterSpec& 
 
 }  // namespace
 
+bool MayGetLayers(const ClusterStatus& status, std::string_view worker) {
+  const auto found = std::ranges::find(status.workers, worker, &cluster::WorkerStatus::name);
+  if (found == status.workers.end() || !found->usable || found->draining) return false;
+  return !(found->notice && found->notice->hard);
+}
+
 SearchAnswer PlanSearch::operator()(const StartSearch& order, const ClusterStatus& status,
-                                    const Json& machines) {
+                                    const PlanInputsFor& inputs_for) {
   const LogMute mute;  // the judged clusters lose workers that ours has
-  const Time begin = clock_.Now();
-  auto found = Search(order, status, machines);
+  const Time begin = Now();
+  auto found = Search(order, status, inputs_for);
   SearchAnswer answer;
   if (found.ok()) {
     answer = std::move(*found);
   } else {
     answer.status = found.status();
   }
-  answer.seconds = (clock_.Now() - begin).seconds();
+  answer.seconds = (Now() - begin).seconds();
   return answer;
 }
 
 Result<SearchAnswer> PlanSearch::Search(const StartSearch& order, const ClusterStatus& status,
-                                        const Json& machines) {
-  PlanInputFlags flags;
-  flags.live = "the cluster";
-  flags.model = options_.model;
-  MR_ASSIGN_OR_RETURN(flags.live_text, ClusterText(status, machines));
-  MR_ASSIGN_OR_RETURN(PlanInputs inputs, LoadPlanInputs(flags, MeasuredWorkload(order)));
+                                        const PlanInputsFor& inputs_for) {
+  MR_ASSIGN_OR_RETURN(PlanInputs inputs, inputs_for(MeasuredWorkload(order)));
   inputs.limits = options_.limits;
 
-  const Time begin = clock_.Now();
+  const auto stop = [this, begin = Now()] {
+    return stopped_ || (Now() - begin).seconds() >= options_.time_limit_s;
+  };
   GoodputSearchOptions search;
   search.limits = options_.limits;
-  search.clock = &clock_;
+  search.clock = options_.clock;
   search.time_limit_s = options_.time_limit_s;
-  search.judge = SimulatedGoodput(inputs, options_.limits, [this, begin] {
-    return stopped_ || (clock_.Now() - begin).seconds() >= options_.time_limit_s;
-  });
-  search.others = PlansOfAlikeNodes(inputs, options_.limits);
+  search.effort = options_.effort;
+  const double planned = *inputs.requests_per_s;
+  JudgeBounds bounds{.requests = options_.effort * JudgeBounds().requests};
+  if (options_.enough) bounds.requests_per_s = *options_.enough * planned;
+  search.judge = SimulatedGoodput(inputs, options_.limits, stop, bounds);
   SearchAnswer answer;
   // First: the time limit must not take it away.
   if (const auto current = PlanInForce(status, inputs.cluster)) {
-    if (const auto score = search.judge(*current, {.estimated = *inputs.requests_per_s});
-        score.ok()) {
-      answer.current = PlanForecast{.shape = cluster::PlanShape(*current, NamesOf(inputs.cluster)),
-                                    .method = "in force",
-                                    .requests_per_s = *score};
+    PlanForecast in_force{.shape = cluster::PlanShape(*current, NamesOf(inputs.cluster)),
+                          .method = "in force"};
+    const auto carries = SimulatedRate(inputs, options_.limits, planned, bounds);
+    if (options_.limits.any() && !status.missing) {
+      if (const auto kept = carries(*current); kept.ok() && *kept) {
+        in_force.requests_per_s = planned;
+        answer.current = in_force;
+        answer.found.push_back(std::move(in_force));
+        return answer;  // no plan answers more
+      }
+    }
+    if (const auto score = search.judge(*current, {.estimated = planned}); score.ok()) {
+      in_force.requests_per_s = *score;
+      answer.current = std::move(in_force);
     }
   }
+  search.others = PlansOfAlikeNodes(inputs, options_.limits);
   MR_ASSIGN_OR_RETURN(const GoodputAnswer found, SearchGoodput(inputs, search));
   for (const plan::PlanCandidate& candidate : found.ranked) {
     if (!candidate.score && found.best().score) continue;  // not comparable

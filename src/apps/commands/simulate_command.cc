@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <set>
 
+#include "apps/autopilot/decision_json.h"
+#include "apps/autopilot/simulated_pilot.h"
 #include "apps/cli/parse.h"
 #include "apps/commands/commands.h"
 #include "apps/common/dispatch_option.h"
@@ -29,6 +31,7 @@ struct SimulateFlags {
   DeploymentFlags deployment;
   WorkloadArgs workload;
   RunOptions run;
+  AutopilotFlags autopilot;
   int64_t seed = 0;
   bool goodput = false, json = false, no_progress = false;
   double goodput_tolerance_percent = 2;
@@ -48,7 +51,7 @@ Status RefuseUnread(const SimulateFlags& flags) {
   if (deployment.engine.swap_gib <= 0) {
     MR_RETURN_IF_ERROR(RefuseGiven(flags.given, {"swap-bandwidth"}, "needs --swap-space"));
   }
-  if (!deployment.plan.empty()) {
+  if (!deployment.cluster.empty()) {
     return RefuseGiven(flags.given,
                        {"dispatch", "kv-policy", "preemption-mode", "swap-space", "kv-bandwidth"},
                        "is for instances that are all alike; leave it out with --plan");
@@ -67,14 +70,32 @@ Status RefuseUnread(const SimulateFlags& flags) {
   return OkStatus();
 }
 
+Status ValidatePiloted(const SimulateFlags& flags) {
+  if (flags.goodput) {
+    return InvalidArgument(
+        "--goodput runs many rates, and --autopilot searches for plans in each; leave one out");
+  }
+  if (flags.deployment.membership.on_notice == sim::OnNotice::kFinish) {
+    return InvalidArgument(
+        "--on-notice finish tells the autopilot nothing before a machine is lost; leave it out "
+        "with "
+        "--autopilot, or set --notice 0");
+  }
+  return OkStatus();
+}
+
 Status Validate(const SimulateFlags& flags) {
   if (!flags.replay.empty()) {
     return RefuseOthers(flags.given, {"replay", "json", "no-progress", "config", "log-level"},
                         "is for a forecast; leave it out with --replay");
   }
-  MR_RETURN_IF_ERROR(ValidateDeployment(flags.deployment));
+  MR_RETURN_IF_ERROR(ValidateAutopilot(flags.autopilot, flags.given));
+  DeploymentFlags deployment = flags.deployment;
+  deployment.by_node = flags.autopilot.choice != AutopilotChoice::kOff;
+  if (deployment.by_node) MR_RETURN_IF_ERROR(ValidatePiloted(flags));
+  MR_RETURN_IF_ERROR(ValidateDeployment(deployment));
   MR_RETURN_IF_ERROR(ValidateWorkloadArgs(flags.workload));
-  if (!flags.deployment.plan.empty() && flags.run.scheduling == Scheduling::kStatic) {
+  if (!flags.deployment.cluster.empty() && flags.run.scheduling == Scheduling::kStatic) {
     return InvalidArgument("--scheduling static cannot be used with --plan");
   }
   if (flags.run.scheduling == Scheduling::kStatic &&
@@ -122,6 +143,7 @@ std::vector<std::optional<double>> RatesOf(const WorkloadArgs& args) {
 
 struct Outcome {
   Pictures pictures;
+  std::vector<std::vector<cluster::Decision>> decisions;  // by report, with --autopilot
   std::optional<sim::Goodput> goodput;
 };
 
@@ -173,6 +195,7 @@ Result<Outcome> RunAll(const SimulateFlags& flags, const Deployment& deployment,
                         runner.Run(rate, first && steps > 0 ? &out.pictures.timeline : nullptr));
     if (report.latency.requests == 0) return NothingServed(deployment, report);
     if (first) out.pictures.load = runner.load();
+    if (flags.run.autopilot) out.decisions.push_back(runner.decisions());
     out.pictures.reports.push_back(std::move(report));
   }
   if (flags.goodput) {
@@ -208,6 +231,36 @@ Status WriteFiles(const SimulateFlags& flags, const Outcome& outcome) {
   return OkStatus();
 }
 
+void PrintJson(const Outcome& outcome) {
+  Json json = {{"runs", Json::array()}};
+  for (size_t i = 0; i < outcome.pictures.reports.size(); ++i) {
+    Json& run = json["runs"].emplace_back(sim::ReportJson(outcome.pictures.reports[i]));
+    if (outcome.decisions.empty()) continue;
+    run["decisions"] = Json::array();
+    for (const auto& decision : outcome.decisions[i]) run["decisions"].push_back(ToJson(decision));
+  }
+  json["goodput"] = outcome.goodput ? GoodputJson(*outcome.goodput) : Json();
+  fmt::print("{}\n", DumpJson(json));
+}
+
+void PrintText(const SimulateFlags& flags, const Outcome& outcome,
+               const sim::WorkloadSpec& workload) {
+  const char* separator = "";
+  for (size_t i = 0; i < outcome.pictures.reports.size(); ++i) {
+    fmt::print("{}{}", separator, sim::ReportTable(outcome.pictures.reports[i]));
+    separator = "\n";
+    if (outcome.decisions.empty()) continue;
+    fmt::print("\nDecisions of the autopilot{}\n", flags.run.num_seeds > 1 ? " (first seed)" : "");
+    if (outcome.decisions[i].empty()) fmt::print("   none\n");
+    for (const auto& decision : outcome.decisions[i]) {
+      fmt::print("{}", DecisionText(decision, false, DecisionTimes::kSinceStart));
+    }
+  }
+  if (outcome.goodput) {
+    fmt::print("{}", GoodputText(*outcome.goodput, workload, flags.run.num_seeds));
+  }
+}
+
 Status RunSimulate(const SimulateFlags& given) {
   SimulateFlags flags = given;
   flags.run.first_seed = static_cast<uint64_t>(flags.seed);
@@ -222,6 +275,13 @@ Status RunSimulate(const SimulateFlags& given) {
         "prefix_id, or prefixes in the workload");
   }
   flags.deployment.shares_prefixes = workload.SharesPrefixes();
+  if (flags.autopilot.choice != AutopilotChoice::kOff) {
+    MR_ASSIGN_OR_RETURN(SimulatedPilot pilot, PrepareAutopilot(flags.autopilot, flags.deployment,
+                                                               workload, flags.run.first_seed));
+    flags.deployment.by_node = true;
+    flags.deployment.plan_text = std::move(pilot.plan_text);
+    flags.run.autopilot = std::move(pilot.options);
+  }
   MR_ASSIGN_OR_RETURN(const Deployment deployment, MakeDeployment(flags.deployment));
   if (flags.goodput && !workload.limits.any()) {
     return InvalidArgument(
@@ -232,19 +292,9 @@ Status RunSimulate(const SimulateFlags& given) {
   }
   MR_ASSIGN_OR_RETURN(const Outcome outcome, RunAll(flags, deployment, workload));
   if (flags.json) {
-    Json json = {{"runs", Json::array()}};
-    for (const auto& r : outcome.pictures.reports) json["runs"].push_back(sim::ReportJson(r));
-    json["goodput"] = outcome.goodput ? GoodputJson(*outcome.goodput) : Json();
-    fmt::print("{}\n", DumpJson(json));
+    PrintJson(outcome);
   } else {
-    const char* separator = "";
-    for (const auto& report : outcome.pictures.reports) {
-      fmt::print("{}{}", separator, sim::ReportTable(report));
-      separator = "\n";
-    }
-    if (outcome.goodput) {
-      fmt::print("{}", GoodputText(*outcome.goodput, workload, flags.run.num_seeds));
-    }
+    PrintText(flags, outcome, workload);
   }
   return WriteFiles(flags, outcome);
 }
@@ -320,12 +370,17 @@ std::unique_ptr<Command> MakeSimulateCommand() {
        "the highest rate that meets the limits of a workload file"},
       {"millrace simulate --model llama-70b --device h100-80gb --tp 4 --pp 2 --workload azure.csv "
        "--rate 1,2,4,8 --plot pictures",
-       "a trace at several rates, with pictures"}};
+       "a trace at several rates, with pictures"},
+      {"millrace simulate --cluster cluster.yaml --model llama-70b --workload day.yaml --slo "
+       "ttft=5s "
+       "tpot=500ms --autopilot act",
+       "a cluster that changes its plan as the load does, and why it did"}};
   auto flags = std::make_shared<SimulateFlags>();
   flags->deployment.engine.max_num_seqs = 256;
   AddDeploymentOptions(*command, &flags->deployment);
   AddWorkloadArgs(*command, &flags->workload);
   AddPolicyOptions(*command, flags.get());
+  AddAutopilotOptions(*command, &flags->autopilot);
   AddSchedulingOptions(*command, &flags->deployment.engine);
   for (const char* name :
        {"block-size", "max-num-seqs", "max-num-batched-tokens", "enable-prefix-caching"}) {

@@ -129,11 +129,11 @@ const plan::PlanCandidate* GoodputAnswer::Best(bool roles) const {
 
 Result<GoodputAnswer> SearchGoodput(const PlanInputs& inputs, const GoodputSearchOptions& options) {
   plan::GoodputProblem problem = WithLimits(*inputs.goodput, options.limits);
-  const Time begin = options.clock->Now();
-  plan::RankOptions rank = plan::OptionsFor(problem.flow.num_nodes());
+  const Time begin = options.clock != nullptr ? options.clock->Now() : Time{};
+  plan::RankOptions rank = plan::OptionsFor(problem.flow.num_nodes(), options.effort);
   rank.seed = options.seed;
   rank.clock = options.clock;
-  rank.time_limit_s = options.time_limit_s;
+  if (options.clock != nullptr) rank.time_limit_s = options.time_limit_s;
   rank.progress = options.progress;
   rank.others = options.others;
   rank.colocated.route = [&](const plan::Placement& placement) {
@@ -148,9 +148,11 @@ Result<GoodputAnswer> SearchGoodput(const PlanInputs& inputs, const GoodputSearc
     if (ranked.status().code() == StatusCode::kInvalidArgument) return ranked.status();
     plan::CandidateOptions search = rank.colocated;
     search.seed = options.seed;
-    search.clock = options.clock;
-    const double left_s = options.time_limit_s - (options.clock->Now() - begin).seconds();
-    search.time_limit_s = std::max(left_s, kAnswerShare * options.time_limit_s);
+    if (options.clock != nullptr) {
+      const double left_s = options.time_limit_s - (options.clock->Now() - begin).seconds();
+      search.clock = options.clock;
+      search.time_limit_s = std::max(left_s, kAnswerShare * options.time_limit_s);
+    }
     return NoPlanMeetsLimits(inputs, problem, search);
   }
   answer.ranked = std::move(*ranked);

@@ -223,18 +223,26 @@ Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags,
   MR_ASSIGN_OR_RETURN(ClusterSpec cluster, LoadCluster(flags));
   if (!flags.capacity.empty()) return FromCapacity(flags, std::move(cluster));
   MR_ASSIGN_OR_RETURN(const plan::ModelFootprint model, LoadFootprint(flags.model));
-  PlanInputs inputs;
-  plan::WorkloadMix mix = kAzureConversation;
   if (!flags.workload.empty()) {
     MR_ASSIGN_OR_RETURN(workload, ReadWorkload(flags.workload));
+    workload = workload->Mixed();
   }
+  MR_ASSIGN_OR_RETURN(NodeCosts costs, NodeCosts::Load(flags.node_profiles, cluster, model.spec));
+  return MakePlanInputs(flags, std::move(cluster), model, std::move(costs), std::move(workload));
+}
+
+Result<PlanInputs> MakePlanInputs(const PlanInputFlags& flags, ClusterSpec cluster,
+                                  const plan::ModelFootprint& model, NodeCosts costs,
+                                  std::optional<sim::WorkloadSpec> workload) {
+  PlanInputs inputs;
+  plan::WorkloadMix mix = kAzureConversation;
   if (workload) {
     mix = MeanLengths(*workload);
     inputs.requests_per_s = workload->MeanRate();
     inputs.limits = workload->limits;
     inputs.workload = std::move(workload);
   }
-  MR_ASSIGN_OR_RETURN(inputs.costs, NodeCosts::Load(flags.node_profiles, cluster, model.spec));
+  inputs.costs = std::move(costs);
   inputs.engine = WithServerSizes(flags.engine, cluster.server);
   MR_RETURN_IF_ERROR(ValidateEngineFlags(inputs.engine));
   inputs.steps_from = StepsFrom(flags, cluster.server, inputs.engine);

@@ -69,6 +69,10 @@ Status ValidatePlanInputs(const PlanInputFlags& flags);
 // `workload`: the requests, in place of --workload.
 Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags,
                                   std::optional<sim::WorkloadSpec> workload = {});
+// The same for a cluster and a model at hand. Of `flags`, the sizes of steps and `partial` count.
+Result<PlanInputs> MakePlanInputs(const PlanInputFlags& flags, ClusterSpec cluster,
+                                  const plan::ModelFootprint& model, NodeCosts costs,
+                                  std::optional<sim::WorkloadSpec> workload);
 
 // The problem with limits on the latency; the estimates compare them with means.
 plan::GoodputProblem WithLimits(plan::GoodputProblem problem, const LatencyLimits& limits);

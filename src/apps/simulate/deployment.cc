@@ -261,11 +261,14 @@ void AddDeploymentOptions(Command& command, DeploymentFlags* flags) {
 }
 
 Status ValidateDeployment(const DeploymentFlags& flags) {
-  if (flags.plan.empty() != flags.cluster.empty()) {
+  if (flags.by_node && flags.cluster.empty()) {
+    return InvalidArgument("--autopilot needs --cluster, the machines that it plans for");
+  }
+  if (flags.plan.empty() != flags.cluster.empty() && !flags.by_node) {
     return InvalidArgument("--plan and --cluster go together: a plan was made for a cluster");
   }
-  MR_RETURN_IF_ERROR(ValidateMembership(flags.membership));
-  if (!flags.plan.empty()) return ValidatePlanFlags(flags);
+  MR_RETURN_IF_ERROR(ValidateMembership(flags.membership, flags.by_node));
+  if (!flags.cluster.empty()) return ValidatePlanFlags(flags);
   if (!flags.node_profiles.empty()) {
     return InvalidArgument("--node-profile needs --plan; without a plan, use --profile FILE");
   }
@@ -288,7 +291,7 @@ Status ValidateDeployment(const DeploymentFlags& flags) {
 }
 
 Result<Deployment> MakeDeployment(const DeploymentFlags& flags) {
-  if (!flags.plan.empty()) return MakePlanDeployment(flags);
+  if (!flags.cluster.empty()) return MakePlanDeployment(flags);
   Deployment out;
   MR_ASSIGN_OR_RETURN(const auto footprint, LoadFootprint(flags.engine.model));
   out.spec = footprint.spec;

@@ -24,8 +24,11 @@ struct DeploymentFlags {
   EngineFlags engine;  // `model` and the scheduler's sizes and policies
   std::string device, profile, distserve_profile;
   int tensor_parallel = 1, pipeline_parallel = 1;
-  std::optional<int> instances;                     // default: 1, or the most machines of a trace
-  std::string plan, cluster;                        // instead of a device and its numbers
+  std::optional<int> instances;  // default: 1, or the most machines of a trace
+  std::string plan, cluster;     // instead of a device and its numbers
+  std::string plan_text;         // of the plan that was found, without `plan`
+  // The workers are the cluster's nodes, not the plan's stages, so the plan can change.
+  bool by_node = false;
   std::vector<std::string> node_profiles;           // DEVICE=FILE, of a plan's nodes
   int prefill_instances = 0, decode_instances = 0;  // both or neither; `instances` is their sum
   double kv_gb_per_s = 25;
@@ -44,7 +47,7 @@ Status ValidateDeployment(const DeploymentFlags& flags);
 // A plan of unequal stages. `options` points into the machines, and these into Deployment::costs.
 struct PlanDeployment {
   sim::ClusterSimOptions options;
-  std::vector<std::unique_ptr<sim::MachineModel>> machines;  // by stage
+  std::vector<std::unique_ptr<sim::MachineModel>> machines;  // by stage, or by node
 };
 
 struct Deployment {
@@ -62,6 +65,10 @@ struct Deployment {
   std::optional<double> usd_per_hour;  // of all
   std::optional<PlanDeployment> plan;  // then there are no instances
 };
+
+// The sizes of the server of a plan: what no option says is as the server has it, unless the
+// cluster file says it.
+EngineFlags PlanEngine(EngineFlags given);
 
 // Makes either the stages of a plan or equal instances. kInvalidArgument if the
 // model does not fit; the message has the numbers and the nearest configuration that fits.

@@ -15,7 +15,7 @@ namespace {
 // keeps its limits, within bounds. Requests of a shorter time would fit any plan's memory, and the
 // cluster would empty before it was full.
 constexpr double kJudged_s = 60, kStays = 2.5;
-constexpr double kJudgedRequestsMin = 300, kJudgedRequestsMax = 3000;
+constexpr double kJudgedRequestsMin = 300;
 // Without limits: the end of a run, when the cluster is no longer full, must count for little.
 constexpr double kAnsweredRequestsMin = 600;
 constexpr uint64_t kAtOnceRequests = 400;
@@ -33,23 +33,34 @@ constexpr uint64_t kSeed = 1;
 
 class Judge {
  public:
-  Judge(const PlanInputs& inputs, const LatencyLimits& limits, std::function<bool()> out_of_time)
+  Judge(const PlanInputs& inputs, const LatencyLimits& limits, std::function<bool()> out_of_time,
+        const JudgeBounds& bounds)
       : inputs_(inputs),
         limits_(limits),
         out_of_time_(std::move(out_of_time)),
-        workload_(WorkloadOf(inputs)) {}
+        bounds_(bounds),
+        workload_(WorkloadOf(inputs, bounds.requests)) {}
 
   Result<double> Score(const Plan& plan, const plan::JudgeHints& hints) const {
     if (!limits_.any()) return Throughput(plan, hints);
     double low = 0;
     std::optional<double> high;
     double rate = hints.estimated;
+    const auto not_better = FailedPrecondition("not better than the best so far");
+    if (bounds_.requests_per_s) {
+      high = *bounds_.requests_per_s;
+      if (hints.best_score >= *high) return not_better;
+      MR_ASSIGN_OR_RETURN(const bool kept, Keeps(plan, *high));
+      if (kept) return *high;
+    }
     if (hints.best_score > 0) {  // a single run rejects most candidates that are not better
       low = hints.best_score * (1 + kPrecise);
+      if (high && low >= *high) return not_better;
       MR_ASSIGN_OR_RETURN(const bool kept, Keeps(plan, low));
-      if (!kept) return FailedPrecondition("not better than the best so far");
+      if (!kept) return not_better;
       rate = std::max(rate, low * kRaise);
     }
+    if (high && rate >= *high) rate = Between(low, *high);
     const auto precise = [&] {
       const bool far = high && *high < kFar * hints.best_of_all;
       return high && *high - low < (far ? kCoarse : kPrecise) * *high;
@@ -61,7 +72,7 @@ class Judge {
       } else {
         high = rate;
       }
-      rate = !high ? low * kRaise : low > 0 ? (low + *high) / 2 : *high * kLower;
+      rate = high ? Between(low, *high) : low * kRaise;
     }
     return low;
   }
@@ -74,7 +85,10 @@ class Judge {
   }
 
  private:
-  static sim::WorkloadSpec WorkloadOf(const PlanInputs& inputs) {
+  static double Between(double low, double high) {
+    return low > 0 ? (low + high) / 2 : high * kLower;
+  }
+  static sim::WorkloadSpec WorkloadOf(const PlanInputs& inputs, double requests_most) {
     sim::WorkloadSpec spec;
     if (inputs.workload) {
       spec = *inputs.workload;
@@ -84,7 +98,7 @@ class Judge {
       spec.rate = 1;
     }
     spec.duration_s.reset();
-    const auto most = static_cast<uint64_t>(kJudgedRequestsMax);
+    const auto most = static_cast<uint64_t>(requests_most);
     // A trace has no more than its requests. Others are drawn, as many as are needed.
     const bool trace = spec.arrivals == sim::ArrivalKind::kTrace;
     spec.requests = trace ? spec.requests.value_or(most) : most;
@@ -94,8 +108,8 @@ class Judge {
   // As many requests of the workload as a run has.
   sim::WorkloadSpec Lasting(double rate, double stay_s, double requests_min) const {
     sim::WorkloadSpec workload = workload_;
-    const double requests =
-        std::clamp(rate * std::max(kJudged_s, kStays * stay_s), requests_min, kJudgedRequestsMax);
+    const double requests = std::clamp(rate * std::max(kJudged_s, kStays * stay_s),
+                                       std::min(requests_min, bounds_.requests), bounds_.requests);
     workload.requests = std::min(*workload.requests, static_cast<uint64_t>(requests));
     return workload;
   }
@@ -184,23 +198,25 @@ class Judge {
   const PlanInputs& inputs_;
   const LatencyLimits limits_;
   const std::function<bool()> out_of_time_;
+  const JudgeBounds bounds_;
   const sim::WorkloadSpec workload_;
 };
 
 }  // namespace
 
 plan::Evaluator SimulatedGoodput(const PlanInputs& inputs, const LatencyLimits& limits,
-                                 std::function<bool()> out_of_time) {
-  return [judge = Judge(inputs, limits, std::move(out_of_time))](
+                                 std::function<bool()> out_of_time, const JudgeBounds& bounds) {
+  return [judge = Judge(inputs, limits, std::move(out_of_time), bounds)](
              const Plan& plan, const plan::JudgeHints& hints) { return judge.Score(plan, hints); };
 }
 
 std::function<Result<bool>(const Plan&)> SimulatedRate(const PlanInputs& inputs,
                                                        const LatencyLimits& limits,
-                                                       double requests_per_s) {
-  return [judge = Judge(inputs, limits, [] { return false; }), requests_per_s](const Plan& plan) {
-    return judge.Keeps(plan, requests_per_s);
-  };
+                                                       double requests_per_s,
+                                                       const JudgeBounds& bounds) {
+  return [judge = Judge(
+              inputs, limits, [] { return false; }, bounds),
+          requests_per_s](const Plan& plan) { return judge.Keeps(plan, requests_per_s); };
 }
 
 }  // namespace millrace::apps

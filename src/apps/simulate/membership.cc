@@ -27,7 +27,8 @@ void AddMembershipOptions(Command& command, const char* group, MembershipFlags* 
   command.Add(
       group, RealOption("load-time", "SECONDS", &flags->load_s, 0, kSecondsMax),
       "Time from a machine's arrival until it takes requests; machines present at the start "
-      "take them at once [default: 30]");
+      "take them at once. With --autopilot also the time to load layers of another plan "
+      "[default: 30]");
   command.Add(
       group,
       ChoiceOption<sim::OnNotice>(
@@ -38,13 +39,17 @@ void AddMembershipOptions(Command& command, const char* group, MembershipFlags* 
       "The remaining requests are recomputed [default: move]");
 }
 
-Status ValidateMembership(const MembershipFlags& flags) {
+Duration ChangeLoadTime(const MembershipFlags& flags) {
+  return Duration::Seconds(flags.load_s.value_or(kLoadS));
+}
+
+Status ValidateMembership(const MembershipFlags& flags, bool plan_changes) {
   if (!flags.availability.empty()) return OkStatus();
-  const char* flag = flags.notice_s    ? "--notice"
-                     : flags.load_s    ? "--load-time"
-                     : flags.on_notice ? "--on-notice"
-                     : flags.unit_s    ? "--availability-unit"
-                                       : nullptr;
+  const char* flag = flags.notice_s                  ? "--notice"
+                     : flags.load_s && !plan_changes ? "--load-time"
+                     : flags.on_notice               ? "--on-notice"
+                     : flags.unit_s                  ? "--availability-unit"
+                                                     : nullptr;
   if (flag == nullptr) return OkStatus();
   return InvalidArgument(
       fmt::format("{} applies only to machines that come and go; give their trace with "

@@ -28,8 +28,10 @@ struct Membership {
 // Options bound to `flags`, which must outlive the command.
 void AddMembershipOptions(Command& command, const char* group, MembershipFlags* flags);
 
-// kInvalidArgument for flags that need a trace.
-Status ValidateMembership(const MembershipFlags& flags);
+// kInvalidArgument for flags that need a trace. `plan_changes`: --load-time applies without one.
+Status ValidateMembership(const MembershipFlags& flags, bool plan_changes);
+// How long a machine loads the layers of another plan.
+Duration ChangeLoadTime(const MembershipFlags& flags);
 
 // `instances`: maximum at once; unset: the largest number in the trace. REQUIRES: a trace is given.
 Result<Membership> LoadMembership(const MembershipFlags& flags, std::optional<int> instances);

@@ -97,14 +97,20 @@ Result<sim::ServiceReport> Runner::RunPlan(sim::Workload& requests, sim::Timelin
   sim::ClusterSimOptions options = deployment_.plan->options;
   options.limits = workload_.limits;
   MR_ASSIGN_OR_RETURN(const auto cluster_sim, sim::ClusterSim::Create(std::move(options)));
+  std::optional<sim::AutopilotSim> pilot;
+  if (options_.autopilot) pilot.emplace(*options_.autopilot, *cluster_sim);
   if (timeline != nullptr) {
-    timeline->SetNames(StageNames());
+    timeline->SetNames(WorkerNames());
     cluster_sim->on_batch = [timeline](int stage, const sim::StepRecord& record) {
       timeline->Add(stage, record);
     };
   }
   cluster_sim->on_progress = Progress();
   sim::ClusterReport run = cluster_sim->Run(requests);
+  if (pilot) {
+    const auto& decisions = pilot->autopilot().decisions();
+    decisions_.assign(decisions.begin(), decisions.end());
+  }
   sim::ServiceReport report;
   report.latency = std::move(run.latency);
   report.load = std::move(run.load);
@@ -136,9 +142,13 @@ Result<sim::ServiceReport> Runner::RunPlan(sim::Workload& requests, sim::Timelin
   return report;
 }
 
-std::vector<std::string> Runner::StageNames() const {
+std::vector<std::string> Runner::WorkerNames() const {
   const sim::ClusterSimOptions& options = deployment_.plan->options;
   std::vector<std::string> names;
+  if (options.workers == sim::SimWorkers::kByNode) {
+    for (const NodeSpec& node : options.cluster.nodes) names.push_back(node.name);
+    return names;
+  }
   for (const StagePlan& stage : options.plan.stages) {
     const NodeSpec& node = options.cluster.nodes[static_cast<size_t>(stage.nodes.front())];
     names.push_back(fmt::format("stage {} on {}", names.size(), node.name));
@@ -147,11 +157,13 @@ std::vector<std::string> Runner::StageNames() const {
 }
 
 void Runner::AddPlanNames(sim::SimReport& report) const {
-  const std::vector<std::string> names = StageNames();
+  const std::vector<std::string> names = WorkerNames();
+  const bool by_node = deployment_.plan->options.workers == sim::SimWorkers::kByNode;
   for (size_t i = 0; i < report.instances.size(); ++i) {
+    report.instances[i].name = names[i];
+    if (by_node) continue;
     const LayerRange layers = deployment_.plan->options.plan.stages[i].layers;
-    report.instances[i].name =
-        fmt::format("{}, layers [{}, {})", names[i], layers.begin, layers.end);
+    report.instances[i].name += fmt::format(", layers [{}, {})", layers.begin, layers.end);
   }
   report.links = links_;
 }
@@ -160,15 +172,20 @@ Result<sim::SimReport> Runner::Run(std::optional<double> rate, sim::Timeline* ti
   sim::SimReport report;
   paid_usd_ = 0;
   std::vector<sim::ServiceReport> runs;
+  std::vector<cluster::Decision> first_decisions;
   for (int i = 0; i < options_.num_seeds; ++i) {
     const uint64_t seed = options_.first_seed + static_cast<uint64_t>(i);
     MR_ASSIGN_OR_RETURN(sim::ServiceReport run, RunSeed(rate, seed, i == 0 ? timeline : nullptr));
     requests_before_ += run.latency.requests + run.latency.refused;
     if (on_progress) on_progress(requests_before_);
-    if (i == 0) load_ = run.load;
+    if (i == 0) {
+      load_ = run.load;
+      first_decisions = decisions_;
+    }
     runs.push_back(std::move(run));
     report.seeds.push_back(seed);
   }
+  decisions_ = std::move(first_decisions);
   report.deployment = deployment_.text;
   if (options_.scheduling == Scheduling::kStatic) report.deployment += ", static batching";
   report.cost_from = deployment_.cost_from;

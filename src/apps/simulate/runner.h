@@ -9,6 +9,8 @@
 
 #include "apps/simulate/deployment.h"
 #include "base/status.h"
+#include "cluster/autopilot/decision.h"
+#include "sim/autopilot/autopilot_sim.h"
 #include "sim/goodput.h"
 #include "sim/plots.h"
 #include "sim/report.h"
@@ -25,6 +27,7 @@ struct RunOptions {
   cluster::DispatchPolicy dispatch = cluster::DispatchPolicy::kFewestRequests;
   int num_seeds = 1;
   uint64_t first_seed = 0;
+  std::optional<sim::AutopilotSimOptions> autopilot;  // of a deployment by node
 };
 
 class Runner {
@@ -40,6 +43,8 @@ class Runner {
 
   // The load over time of the last run's first seed.
   const std::vector<sim::LoadSample>& load() const { return load_; }
+  // Those of its autopilot.
+  const std::vector<cluster::Decision>& decisions() const { return decisions_; }
   // Called now and then with the number of requests simulated in all runs.
   std::function<void(uint64_t requests)> on_progress;
 
@@ -54,15 +59,16 @@ class Runner {
   Result<sim::ServiceReport> RunPlan(sim::Workload& requests, sim::Timeline* timeline);
   sim::ServiceOptions OptionsOf(uint64_t seed) const;  // of instances
   std::function<void(uint64_t, Time)> Progress();
-  std::vector<std::string> StageNames() const;  // of a plan
+  std::vector<std::string> WorkerNames() const;  // of a plan
   void AddPlanNames(sim::SimReport& report) const;
 
   const Deployment& deployment_;
   const sim::WorkloadSpec& workload_;
   const RunOptions& options_;
   std::vector<sim::LoadSample> load_;
-  std::vector<sim::LinkSummary> links_;  // of a plan's last run
-  double paid_usd_ = 0;                  // of a plan's nodes that came and went, over all runs
+  std::vector<cluster::Decision> decisions_;  // of the last seed
+  std::vector<sim::LinkSummary> links_;       // of a plan's last run
+  double paid_usd_ = 0;                       // of a plan's nodes that came and went, over all runs
   uint64_t requests_before_ = 0;
 };
 

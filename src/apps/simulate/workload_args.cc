@@ -53,6 +53,11 @@ Status ReplaceByFlags(const WorkloadArgs& args, sim::WorkloadSpec& spec) {
         "--input-len, --output-len and --arrival-cv cannot be used with a trace, which has its "
         "own");
   }
+  if (!spec.phases.empty() && (args.input_len || args.output_len || args.cv)) {
+    return InvalidArgument(
+        "--input-len, --output-len and --arrival-cv cannot be used with phases, which have their "
+        "own");
+  }
   if (!args.rates.empty()) {
     if (spec.arrivals == sim::ArrivalKind::kAllAtOnce) {
       return InvalidArgument("--rate cannot be used with arrivals: at-once");

@@ -155,9 +155,13 @@ void Autopilot::Decide(const Cause& cause, Decision decision, Time now) {
 
 std::optional<std::string> Autopilot::WhyStay(const Cause& cause, Decision& decision, Time now) {
   const PlanForecast& best = decision.candidates.front();
-  if (view_->serving && best.shape == view_->shape) return "the plan in force is the best found";
   const double rate = decision.load.requests_per_s * options_.headroom;
   const double now_per_s = view_->serving ? ValueOf(decision.current, rate) : 0;
+  if (view_->serving && now_per_s >= rate) {
+    return fmt::format("the plan in force carries {:.3g} requests/s, {:g} times the load", rate,
+                       options_.headroom);
+  }
+  if (view_->serving && best.shape == view_->shape) return "the plan in force is the best found";
   decision.gain_per_s = ValueOf(best, rate) - now_per_s;
   decision.cost_requests =
       decision.load.requests_per_s * stall_.value_or(options_.stall_guess).seconds();

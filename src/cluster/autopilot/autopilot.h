@@ -106,7 +106,7 @@ using AutopilotAction = std::variant<StartSearch, ApplyPlanText, DecisionMade>;
 struct SearchAnswer {
   Status status;
   std::optional<PlanForecast> current;  // nullopt: it serves nothing, or cannot be judged
-  std::vector<PlanForecast> found;      // the best first
+  std::vector<PlanForecast> found;      // the best first; only the current if it carries the load
   double seconds = 0;
 };
 

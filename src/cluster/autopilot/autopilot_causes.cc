@@ -125,10 +125,11 @@ void Autopilot::MaybeSearch(Time now) {
       std::ranges::count_if(view_->members, [](const auto& member) { return MayServe(&member); }));
   searching_.before = meter_.Service(std::max(LoadSince(now), Before(now, kLimitsSpan)), now);
   phase_ = Phase::kSearching;
-  actions_.push_back(StartSearch{.id = ++last_search_,
-                                 .load = load,
-                                 .planned_requests_per_s = load.requests_per_s * options_.headroom,
-                                 .lengths = meter_.Lengths(AutopilotOptions::kLengthsMax)});
+  actions_.push_back(
+      StartSearch{.id = ++last_search_,
+                  .load = load,
+                  .planned_requests_per_s = load.requests_per_s * options_.headroom,
+                  .lengths = meter_.Lengths(AutopilotOptions::kLengthsMax, level_since_)});
 }
 
 }  // namespace millrace::cluster

@@ -110,10 +110,21 @@ MeasuredService LoadMeter::Service(Time since, Time now, Time arrived) const {
   return service;
 }
 
-std::vector<RequestLengths> LoadMeter::Lengths(size_t most) const {
+std::vector<RequestLengths> LoadMeter::Lengths(size_t most, Time since) const {
+  std::vector<RequestLengths> known;
+  bool before = false;
+  for (auto it = ended_.rbegin(); it != ended_.rend() && known.size() < most; ++it) {
+    if (it->failed || it->lengths.output_tokens <= 0) continue;
+    known.push_back(it->lengths);
+    before |= it->arrived < since;
+  }
+  std::reverse(known.begin(), known.end());
+  if (!before) return known;
   std::vector<RequestLengths> lengths;
-  for (auto it = ended_.rbegin(); it != ended_.rend() && lengths.size() < most; ++it) {
-    if (!it->failed && it->lengths.output_tokens > 0) lengths.push_back(it->lengths);
+  for (auto it = arrivals_.rbegin(); it != arrivals_.rend() && lengths.size() < most; ++it) {
+    if (it->at < since) break;
+    const RequestLengths& answered = known[known.size() - 1 - lengths.size() % known.size()];
+    lengths.push_back({it->prompt_tokens, answered.output_tokens});
   }
   std::reverse(lengths.begin(), lengths.end());
   return lengths;

@@ -59,8 +59,11 @@ class LoadMeter {
   // Of the requests that ended in [since, now] and arrived at `arrived` or later. Requests that
   // still run are not judged.
   MeasuredService Service(Time since, Time now, Time arrived = {}) const;
-  // Of the latest requests whose answers are known, at most `most`; the oldest first.
-  std::vector<RequestLengths> Lengths(size_t most) const;
+  // A sample of the load since then, at most `most`: of the latest requests whose answers are
+  // known; the oldest first. If some of these came before `since`, the prompts are those of the
+  // latest arrivals since then, known answers or not: after a shift, the requests with long answers
+  // end last, and those from before it would hide it.
+  std::vector<RequestLengths> Lengths(size_t most, Time since = {}) const;
   // The mean answer of the requests kept; `otherwise` if none has ended.
   double MeanOutput(double otherwise) const;
 

@@ -93,6 +93,26 @@ TEST(LoadMeter, SequencesOfOneRequestShareItsTokens) {
   EXPECT_EQ(meter.Lengths(1).front().output_tokens, 3);
 }
 
+TEST(LoadMeter, LengthsAfterAShiftAreThoseOfTheRequestsSinceThen) {
+  LoadMeter meter({});
+  for (int i = 0; i < 60; ++i) {
+    meter.Arrived(RequestId(i + 1), i < 40 ? 100 : 300, At(i));
+    meter.Heard(Token(i + 1), At(i));
+    if (i >= 40 && i % 2 == 0) continue;  // half of the new ones have no answer so far
+    meter.Heard(Token(i + 1), At(i));
+    meter.Heard(Last(i + 1, FinishReason::kStop, 0.1, 0.2), At(i + 0.5));
+  }
+  EXPECT_EQ(meter.Lengths(40).front().prompt_tokens, 100);
+  const auto since = meter.Lengths(40, At(40));
+  ASSERT_EQ(since.size(), 20u);
+  for (const RequestLengths& lengths : since) {
+    EXPECT_EQ(lengths.prompt_tokens, 300);
+    EXPECT_EQ(lengths.output_tokens, 3);
+  }
+  EXPECT_EQ(meter.Lengths(10, At(40)).size(), 10u);
+  EXPECT_EQ(meter.Lengths(10, At(20)).size(), 10u);
+}
+
 TEST(LoadMeter, TheLongestSilenceCountsOnlyWhileRequestsRun) {
   LoadMeter meter({});
   EXPECT_EQ(meter.TakeLongestSilence(At(5)), Duration{});

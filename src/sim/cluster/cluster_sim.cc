@@ -64,6 +64,11 @@ std::vector<WorkerPlace> PlacesOf(const ClusterSimOptions& options) {
   return places;
 }
 
+// The devices of a worker act as one.
+void AsOneWorkerEach(Plan& plan) {
+  for (StagePlan& stage : plan.stages) stage.tensor_parallel = 1;
+}
+
 cluster::ControllerOptions ControllerOptionsOf(const ClusterSimOptions& options,
                                                const std::vector<WorkerPlace>& places) {
   cluster::ControllerOptions o = options.controller;
@@ -77,9 +82,9 @@ cluster::ControllerOptions ControllerOptionsOf(const ClusterSimOptions& options,
   if (options.workers == SimWorkers::kByStage) {
     for (size_t i = 0; i < o.plan->stages.size(); ++i) {
       o.plan->stages[i].nodes = {static_cast<NodeIndex>(i)};
-      o.plan->stages[i].tensor_parallel = 1;
     }
   }
+  AsOneWorkerEach(*o.plan);
   o.stuck_limit = o.first_batch_limit = kNever;
   o.waiting_limit = kNever;
   return o;
@@ -104,6 +109,7 @@ Result<std::unique_ptr<ClusterSim>> ClusterSim::Create(ClusterSimOptions options
 
 Result<int64_t> ClusterSim::ApplyPlan(Plan plan, std::vector<std::string> workers) {
   MR_CHECK(options_.workers == SimWorkers::kByNode);
+  AsOneWorkerEach(plan);
   MR_RETURN_IF_ERROR(controller_->ApplyPlan(std::move(plan), std::move(workers)));
   SettleController();
   return controller_->newest_epoch();

@@ -71,6 +71,8 @@ struct ClusterSimOptions {
   // Ordered by time; an instance is a node of the cluster. Empty: all nodes are always present.
   std::vector<MembershipChange> membership;
   OnNotice on_notice = OnNotice::kMove;
+  // kByNode: how long a machine loads the layers of a plan that comes after the first.
+  Duration change_load_time;
 };
 
 // The nodes with a stage, in order; a plan may leave nodes out.

@@ -87,6 +87,8 @@ void ClusterSim::StartWorker(int place, Duration load_time) {
           .incarnation = incarnation,
           .machine = options_.machines[static_cast<size_t>(place)],
           .load_time = load_time,
+          .change_load_time =
+              options_.workers == SimWorkers::kByNode ? options_.change_load_time : load_time,
           .activation_bytes_per_token = options_.activation_bytes_per_token,
           .kv_bytes_per_token_layer = options_.kv_bytes_per_token_layer,
           .max_num_seqs = options_.controller.scheduler.max_num_seqs,

@@ -101,7 +101,9 @@ void ClusterSim::AddMembership(ClusterReport& report) const {
   report.membership->moved =
       moved - std::min(moved, hand_overs_) + counters.fetched - counters.computed_in_part;
   report.membership->Merge(availability_.Report(now_));
-  report.membership->machines = static_cast<int>(UsedNodes(options_.plan).size());
+  if (options_.workers == SimWorkers::kByStage) {
+    report.membership->machines = static_cast<int>(UsedNodes(options_.plan).size());
+  }
   for (int node = 0; node < std::ssize(options_.cluster.nodes); ++node) {
     report.node_paid_s.push_back(availability_.PaidSeconds(node, now_));
   }

@@ -64,6 +64,7 @@ void ModelledWorker::OnTimer(WorkerTimer timer, uint64_t x) {
   const ShardId shard(x);
   const auto load = loads_.find(shard);
   if (load == loads_.end()) return;
+  has_loaded_ = true;
   const int64_t room = options_.machine->KvTokenLayers(load->second);
   ShardLoaded loaded{.shard = shard, .kv_bytes_per_token_layer = 1, .kv_bytes = room};
   if (room < 1) loaded.status = ResourceExhausted("the weights leave no memory for KV");
@@ -135,8 +136,10 @@ void ModelledWorker::Do(cluster::SendActivations& action) {
 void ModelledWorker::Do(cluster::StartLoad& action) {
   const ShardId id = action.load.shard;
   loads_[id] = action.load.layers;
-  world_.After(options_.place, action.same_as ? Duration() : options_.load_time,
-               WorkerTimer::kLoaded, id.value());
+  Duration takes = has_loaded_ ? Duration() : options_.load_time;
+  if (world_.now() >= Time{}) takes = std::max(takes, options_.change_load_time);
+  world_.After(options_.place, action.same_as ? Duration() : takes, WorkerTimer::kLoaded,
+               id.value());
 }
 
 void ModelledWorker::Do(cluster::StartPipeline& action) {

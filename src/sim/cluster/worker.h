@@ -63,7 +63,8 @@ struct ModelledWorkerOptions {
   int place = 0;
   Incarnation incarnation;
   const MachineModel* machine = nullptr;  // not owned
-  Duration load_time;
+  Duration load_time;                     // of the first layers
+  Duration change_load_time;              // at least, from time 0 on
   double activation_bytes_per_token = 0;
   double kv_bytes_per_token_layer = 0;
   int max_num_seqs = 0, max_num_batched_tokens = 0;  // of a full step
@@ -137,6 +138,7 @@ class ModelledWorker {
   WorkerWorld& world_;
   cluster::WorkerCore core_;
   std::map<ShardId, LayerRange> loads_;  // started and not dropped
+  bool has_loaded_ = false;              // some layers
   std::map<PipelineId, Open> pipelines_;
   std::optional<cluster::ReadyBatch> batch_;
   std::vector<cluster::ReadyBatch::Part> ended_;  // parts whose outputs are being sent
