@@ -94,6 +94,9 @@ struct ShardLoaded {
   int64_t weight_bytes = 0;
   int64_t kv_bytes_per_token_layer = 0;  // of one token in one layer, at this rank
   int64_t kv_bytes = 0;                  // memory left for KV
+  // Of weight_bytes: what the worker had already, and what it got from other workers. The rest came
+  // from its disk.
+  int64_t kept_bytes = 0, peer_bytes = 0;
 };
 struct ShardProgress {
   ShardId shard;

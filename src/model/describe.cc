@@ -25,7 +25,7 @@ Result<ModelDescription> DescribeModel(const std::string& folder) {
 }
 
 Result<std::vector<FileRun>> WeightRunsOf(const std::string& folder, LayerRange layers,
-                                          TensorRank rank) {
+                                          TensorRank rank, const LoadedWeights& here) {
   MR_ASSIGN_OR_RETURN(const OpenedModel opened, OpenedModel::Open(folder));
   const ModelSpec& spec = opened.decoder->dims().spec;
   MR_RETURN_IF_ERROR(CheckSharding(spec, rank));
@@ -36,6 +36,7 @@ Result<std::vector<FileRun>> WeightRunsOf(const std::string& folder, LayerRange 
   WeightPlan plan(&opened.files, rank);
   opened.decoder->Declare(layers, plan);
   MR_RETURN_IF_ERROR(plan.Resolve());
+  plan.Keep(here);
   return plan.Runs();
 }
 

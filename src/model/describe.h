@@ -21,9 +21,9 @@ struct ModelDescription {
 // Errors: as Model::Load.
 Result<ModelDescription> DescribeModel(const std::string& folder);
 
-// The file ranges that Model::Load reads for these layers and this rank, in its order. Needs only
-// the folder's configuration and the headers of its files.
+// The file ranges that Model::Load reads for these layers and this rank beside the weights that are
+// `here`, in its order. Needs only the folder's configuration and the headers of its files.
 Result<std::vector<FileRun>> WeightRunsOf(const std::string& folder, LayerRange layers,
-                                          TensorRank rank);
+                                          TensorRank rank, const LoadedWeights& here = {});
 
 }  // namespace millrace::model

@@ -1,6 +1,6 @@
 // The layers that architectures consist of, each a few calls of the device, and the context of a
-// pass. WeightPlan (weight_plan.h) fills a layer's members when the model loads. Owned by Model;
-// one thread.
+// pass. WeightPlan (weight_plan.h) fills a layer's members when the model loads; the weights may be
+// shared with other models (loaded_weight.h). Owned by Model; one thread.
 #pragma once
 
 #include <algorithm>
@@ -47,8 +47,8 @@ using tensor::NormKind;
 struct Norm {
   NormKind kind = NormKind::kRms;
   float epsilon = 1e-5f;
-  std::unique_ptr<tensor::Vector> weight;
-  std::unique_ptr<tensor::Vector> bias;  // may be null
+  std::shared_ptr<const tensor::Vector> weight;
+  std::shared_ptr<const tensor::Vector> bias;  // may be null
 
   tensor::NormSpec spec() const { return {kind, weight.get(), bias.get(), epsilon}; }
   void Run(tensor::Device& device, tensor::Rows x, tensor::Rows y) const {
@@ -66,9 +66,9 @@ struct Input {
 
 // y = x W^T + bias + residual.
 struct Linear {
-  std::unique_ptr<tensor::PackedMatrix> weight;
-  std::unique_ptr<tensor::Vector> bias;  // may be null
-  RankSum* over_ranks = nullptr;         // the model's, when `weight` is cut along K
+  std::shared_ptr<const tensor::PackedMatrix> weight;
+  std::shared_ptr<const tensor::Vector> bias;  // may be null
+  RankSum* over_ranks = nullptr;               // the model's, when `weight` is cut along K
 
   void Run(tensor::Device& device, tensor::Rows x, tensor::Rows y,
            tensor::Rows residual = {}) const {
@@ -117,8 +117,7 @@ struct Mlp {
 
 // A learned table, which a device may read in place from the mapped file.
 struct Table {
-  std::unique_ptr<tensor::Table> rows;
-  std::vector<uint8_t> aligned_copy;  // used only when the tensor is unaligned in the file
+  std::shared_ptr<const tensor::Table> rows;
 };
 
 // Calls f(first_row, num_rows) over the batch in pieces of the device's mlp_rows.

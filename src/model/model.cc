@@ -44,8 +44,9 @@ Status CheckOptions(const LoadOptions& options, const ModelSpec& spec) {
 }
 
 Status CheckMemory(const tensor::Device& device, const std::string& folder, int64_t weights,
-                   int64_t rest) {
-  const MemoryAvailable available = device.MemoryAvailable();
+                   int64_t rest, const std::optional<MemoryAvailable>& bound) {
+  MemoryAvailable available = device.MemoryAvailable();
+  if (bound && bound->bytes < available.bytes) available = *bound;
   if (weights + rest <= available.bytes) return OkStatus();
   return ResourceExhausted(fmt::format(
       "{}: needs {} of memory ({} weights, {} working space, KV cache not counted), but only {} is "
@@ -102,22 +103,22 @@ Result<std::unique_ptr<Model>> Model::Load(const std::string& folder, tensor::De
   const std::vector<std::string> architectures = names.Strings("architectures");
   spec.architecture = architectures.empty() ? names.String("model_type", "") : architectures[0];
   MR_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::Open(folder));
-  std::unique_ptr<Model> model(new Model(device, std::move(decoder), std::move(files)));
+  std::unique_ptr<Model> model(new Model(device, std::move(decoder)));
   MR_ASSIGN_OR_RETURN(model->generation_, ReadGenerationConfig(folder, config, spec.vocab_size));
   model->layers_ = options.layers.value_or(LayerRange{0, spec.num_layers});
   model->rank_ = options.tensor_rank;
   model->max_rows_ = options.max_batched_tokens;
   model->max_logits_rows_ = options.max_logits_rows.value_or(device.Limits().logits_rows);
   model->max_model_len_ = options.max_model_len.value_or(spec.max_position);
-  MR_RETURN_IF_ERROR(model->LoadWeights(options));
+  MR_RETURN_IF_ERROR(model->LoadWeights(files, options));
   return model;
 }
 
-Status Model::LoadWeights(const LoadOptions& options) {
+Status Model::LoadWeights(const WeightFiles& files, const LoadOptions& options) {
   ModelSpec& spec = decoder_->mutable_spec();
   // First the whole model is declared, for the numbers of its spec and for errors in any layer. The
   // layers to load are declared last, so that the layers' members are those of this stage.
-  WeightPlan whole(&files_);
+  WeightPlan whole(&files);
   decoder_->Declare({0, spec.num_layers}, whole);
   MR_RETURN_IF_ERROR(whole.Resolve());
   spec.num_parameters = CountParameters(whole);
@@ -127,10 +128,12 @@ Status Model::LoadWeights(const LoadOptions& options) {
     MR_ASSIGN_OR_RETURN(sum_,
                         RankSum::New(*options.collective, device_, max_rows_, spec.hidden_size));
   }
-  WeightPlan plan(&files_, rank_, sum_.get());
+  WeightPlan plan(&files, rank_, sum_.get());
   decoder_->Declare(layers_, plan);
   MR_RETURN_IF_ERROR(plan.Resolve());
+  plan.Keep(options.here);
   loaded_bytes_ = plan.stored_bytes();
+  read_bytes_ = plan.bytes_to_read();
 
   const Dims& dims = decoder_->dims();
   const size_t rope_bytes = dims.rope ? RopeTables::BytesFor(*dims.rope, max_model_len_) : 0;
@@ -138,13 +141,13 @@ Status Model::LoadWeights(const LoadOptions& options) {
     return InvalidArgument(
         fmt::format("{}: the rotary table for {} positions needs {}, the limit is {}; "
                     "set a smaller --max-model-len",
-                    files_.folder(), max_model_len_, BytesText(static_cast<int64_t>(rope_bytes)),
+                    files.folder(), max_model_len_, BytesText(static_cast<int64_t>(rope_bytes)),
                     BytesText(static_cast<int64_t>(kRopeTableBytesMax))));
   }
   const WorkspaceSizes sizes = SizesOfWorkspace();
-  MR_RETURN_IF_ERROR(CheckMemory(device_, files_.folder(), loaded_bytes_,
-                                 sizes.bytes() + static_cast<int64_t>(rope_bytes)));
-  MR_RETURN_IF_ERROR(plan.Load(device_, options.progress));
+  MR_RETURN_IF_ERROR(CheckMemory(device_, files.folder(), read_bytes_,
+                                 sizes.bytes() + static_cast<int64_t>(rope_bytes), options.memory));
+  MR_ASSIGN_OR_RETURN(weights_, plan.Load(device_, options.progress));
   if (dims.rope) {
     angles_ = RopeTables(*dims.rope, max_model_len_);
     MR_ASSIGN_OR_RETURN(rope_, device_.NewRopeTable(angles_.view()));

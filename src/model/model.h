@@ -11,7 +11,8 @@
 //
 // Load allocates buffers for `max_batched_tokens` rows; a step allocates nothing. The hidden rows
 // stay in the model between the calls. Owned by a stage and used by one thread, the
-// device's. The device outlives the model.
+// device's. The device outlives the model. Its weights are immutable and may be shared with other
+// models (loaded_weight.h), also of other devices.
 #pragma once
 
 #include <functional>
@@ -25,6 +26,7 @@
 #include "model/architecture.h"
 #include "model/config.h"
 #include "model/layers.h"
+#include "model/loaded_weight.h"
 #include "model/rope.h"
 #include "model/weight_files.h"
 #include "net/collective.h"
@@ -39,10 +41,15 @@ struct LoadOptions {
   TensorRank tensor_rank;
   net::Collective* collective = nullptr;
   int max_batched_tokens = 2048;  // rows of a batch
+  // Weights of the same folder that this process has on devices of this kind. Those that the model
+  // needs are shared and not read.
+  LoadedWeights here = {};
+  // What the load may take beside `here`; the device's free memory bounds it too.
+  std::optional<MemoryAvailable> memory;
   // Rows of one Head call; the caller loops for more. Default: the device's limit.
   std::optional<int> max_logits_rows;
   std::optional<int> max_model_len;  // positions to support; default: the model's max_position
-  // Called from the loading thread after every tensor, in bytes of weights.
+  // Called from the loading thread after every tensor that is read, in bytes of weights.
   std::function<void(int64_t done, int64_t total)> progress;
 };
 
@@ -61,6 +68,8 @@ class Model {
   int max_logits_rows() const { return max_logits_rows_; }
   int max_model_len() const { return max_model_len_; }
   int64_t loaded_bytes() const { return loaded_bytes_; }  // of this rank, as stored in the files
+  int64_t read_bytes() const { return read_bytes_; }      // the part that was not there already
+  const LoadedWeights& weights() const { return weights_; }
   TensorRank tensor_rank() const { return rank_; }
   // The whole model's KV heads that this rank holds; neighbouring ranks share one if there are
   // fewer heads than ranks.
@@ -91,9 +100,9 @@ class Model {
   void UseCollective(net::Collective& collective);
 
  private:
-  Model(tensor::Device& device, std::unique_ptr<Decoder> decoder, WeightFiles files)
-      : device_(device), decoder_(std::move(decoder)), files_(std::move(files)) {}
-  Status LoadWeights(const LoadOptions& options);
+  Model(tensor::Device& device, std::unique_ptr<Decoder> decoder)
+      : device_(device), decoder_(std::move(decoder)) {}
+  Status LoadWeights(const WeightFiles& files, const LoadOptions& options);
   struct WorkspaceSizes;
   WorkspaceSizes SizesOfWorkspace() const;
   Status NewWorkspace(const WorkspaceSizes& sizes);
@@ -101,13 +110,13 @@ class Model {
 
   tensor::Device& device_;
   std::unique_ptr<Decoder> decoder_;
-  WeightFiles files_;  // stays mapped: embedding tables are read in place
+  LoadedWeights weights_;  // the decoder's
   GenerationConfig generation_;
   LayerRange layers_;
   TensorRank rank_;
   std::unique_ptr<RankSum> sum_;  // with more ranks than one
   int max_rows_ = 0, max_logits_rows_ = 0, max_model_len_ = 0;
-  int64_t loaded_bytes_ = 0;
+  int64_t loaded_bytes_ = 0, read_bytes_ = 0;
   RopeTables angles_;
   std::unique_ptr<tensor::RopeTable> rope_;  // of angles_; null: positions are learned
   Workspace work_;

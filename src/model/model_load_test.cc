@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/rng.h"
+#include "model/describe.h"
 #include "model/make_model.h"
 #include "model/shapes.h"
 #include "model/test_folder.h"
@@ -99,6 +100,97 @@ TEST(ModelLoad, StagesInARowAreTheWholeModel) {
     for (size_t i = 0; i < logits.size(); ++i)
       ASSERT_EQ(logits[i], expected[i / 300][i % 300]) << shape << i;
   }
+}
+
+// What a model with layers [1, 3) of the folder would read, if `here` is there.
+int64_t BytesToRead(const std::string& path, LayerRange layers, const LoadedWeights& here) {
+  const auto runs = WeightRunsOf(path, layers, {}, here);
+  EXPECT_TRUE(runs.ok()) << runs.status().ToString();
+  int64_t bytes = 0;
+  for (const FileRun& run : *runs) bytes += static_cast<int64_t>(run.end - run.begin);
+  return bytes;
+}
+
+TEST(ModelLoad, TakesWhatAnotherModelHasAndReadsTheRest) {
+  TestFolder folder;
+  for (const char* shape : {"llama-160m", "qwen3-0.6b", "gpt2", "opt-350m", "pythia-160m"}) {
+    const std::string path = Make(folder, shape);
+    Result<TestRunner> whole = TestRunner::Open(path);
+    ASSERT_TRUE(whole.ok()) << whole.status().ToString();
+    const auto expected = whole->Prefill(kPrompt, 1000);
+    const LoadedWeights all = whole->model().weights();
+    LoadedWeights here;
+    int64_t front_bytes = 0;
+    {  // on a device that is gone when its weights are used
+      Result<TestRunner> front = TestRunner::Open(path, {.layers = LayerRange{0, 3}});
+      ASSERT_TRUE(front.ok()) << front.status().ToString();
+      here = front->model().weights();
+      front_bytes = front->model().loaded_bytes();
+      EXPECT_EQ(front->model().read_bytes(), front_bytes);
+    }
+    int64_t progress = 0;
+    Result<TestRunner> shared = TestRunner::Open(
+        path, {.here = here, .progress = [&](int64_t done, int64_t) { progress = done; }});
+    ASSERT_TRUE(shared.ok()) << shared.status().ToString();
+    const Model& model = shared->model();
+    EXPECT_EQ(model.loaded_bytes(), whole->model().loaded_bytes()) << shape;
+    EXPECT_EQ(progress, model.read_bytes()) << shape;
+    EXPECT_EQ(BytesToRead(path, {0, 4}, here), model.read_bytes()) << shape;
+    // A tied head is packed from the embedding, which is read again.
+    const int64_t rest = model.loaded_bytes() - front_bytes;
+    EXPECT_GE(model.read_bytes(), rest) << shape;
+    EXPECT_LE(model.read_bytes(), rest + 2 * 300 * model.spec().hidden_size) << shape;
+    here.clear();
+    EXPECT_EQ(shared->Prefill(kPrompt, 1000), expected) << shape;
+    EXPECT_EQ(whole->Prefill(kPrompt, 1000), expected) << shape << ": both have them";
+    EXPECT_EQ(BytesToRead(path, {1, 4}, all), 0) << shape;
+  }
+}
+
+TEST(ModelLoad, SharedWeightsAreFreedWithTheLastModel) {
+  TestFolder folder;
+  const std::string path = Make(folder, "llama-160m");
+  std::map<std::string, std::weak_ptr<const LoadedWeight>> watched;
+  auto device = *tensor::NewCpuDevice({.threads = 1, .pin_threads = false});
+  auto front = *Model::Load(path, *device, {.layers = LayerRange{0, 2}});
+  for (const auto& [key, weight] : front->weights()) watched[key] = weight;
+  auto next = *Model::Load(path, *device, {.layers = LayerRange{1, 3}, .here = front->weights()});
+  const int64_t before = front->loaded_bytes();
+  front.reset();
+  int64_t left = 0;
+  for (const auto& [key, weight] : watched) {
+    if (const auto held = weight.lock()) {
+      left += held->bytes;
+      EXPECT_NE(key.find("layers.1."), std::string::npos) << key;
+    }
+  }
+  EXPECT_EQ(left, next->loaded_bytes() - next->read_bytes());
+  EXPECT_LT(left, before);
+}
+
+// Bits of a rank are not those of another one, or of the whole.
+TEST(ModelLoad, ARankTakesOnlyWhatIsNotCut) {
+  TestFolder folder;
+  const std::string path = Make(folder, "llama-160m");
+  auto device = *tensor::NewCpuDevice({.threads = 1, .pin_threads = false});
+  auto whole = *Model::Load(path, *device, {.layers = LayerRange{1, 3}});
+  const auto reads = [&](TensorRank rank, const LoadedWeights& here) {
+    int64_t bytes = 0;
+    for (const FileRun& run : *WeightRunsOf(path, {1, 3}, rank, here)) {
+      bytes += static_cast<int64_t>(run.end - run.begin);
+    }
+    return bytes;
+  };
+  const int64_t norms = 2 * 2 * 32 * 2;  // two in each of two layers, bf16
+  EXPECT_EQ(reads({0, 2}, whole->weights()), reads({0, 2}, {}) - norms);
+  EXPECT_EQ(reads({}, whole->weights()), 0);
+}
+
+TEST(ModelLoad, AModelBeyondItsBoundIsRefusedWithTheNumbers) {
+  TestFolder folder;
+  const std::string path = Make(folder, "llama-160m");
+  ExpectError(path, StatusCode::kResourceExhausted, "but only 1000 bytes is available (the bound)",
+              {.memory = MemoryAvailable{1000, "the bound"}});
 }
 
 TEST(ModelLoad, ReportsProgressToTheEnd) {

@@ -143,8 +143,8 @@ Status WeightFiles::AddShard(std::string_view name) {
   MR_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
   Result<SafetensorsHeader> header = ParseSafetensors(file.bytes());
   if (!header.ok()) return header.status().WithContext(path);
-  shards_.push_back(
-      std::make_unique<Shard>(Shard{std::move(path), std::move(file), std::move(header).value()}));
+  shards_.push_back(std::make_shared<const Shard>(
+      Shard{std::move(path), std::move(file), std::move(header).value()}));
   return OkStatus();
 }
 
@@ -154,7 +154,7 @@ Result<WeightFiles> WeightFiles::Open(const std::string& folder) {
   if (Exists(folder, kSingleFile)) {
     MR_RETURN_IF_ERROR(files.AddShard(kSingleFile));
     for (const auto& [name, entry] : files.shards_[0]->header.tensors) {
-      files.tensors_.emplace(name, std::pair(files.shards_[0].get(), &entry));
+      files.tensors_.emplace(name, std::pair(files.shards_[0], &entry));
     }
     return files;
   }
@@ -173,7 +173,7 @@ Result<std::vector<std::string>> WeightFileNames(const std::string& folder) {
 }
 
 Status WeightFiles::AddTensors(const ShardIndex& index, const std::string& index_path) {
-  std::map<std::string, const Shard*> shard_of;
+  std::map<std::string, std::shared_ptr<const Shard>> shard_of;
   for (const std::string& name : ShardsOf(index)) {
     Status status = AddShard(name);
     if (status.code() == StatusCode::kNotFound) {
@@ -181,10 +181,10 @@ Status WeightFiles::AddTensors(const ShardIndex& index, const std::string& index
           fmt::format("{}: shard {} is missing, download it again", index_path, Printable(name)));
     }
     MR_RETURN_IF_ERROR(status);
-    shard_of[name] = shards_.back().get();
+    shard_of[name] = shards_.back();
   }
   for (const auto& [tensor, file] : index.file_of) {
-    const Shard* shard = shard_of[file];
+    const std::shared_ptr<const Shard>& shard = shard_of[file];
     auto entry = shard->header.tensors.find(tensor);
     if (entry == shard->header.tensors.end()) {
       return InvalidArgument(
@@ -201,7 +201,7 @@ std::optional<StoredTensor> WeightFiles::Find(std::string_view name) const {
   auto found = tensors_.find(std::string(name));
   if (found == tensors_.end()) return {};
   const auto& [shard, entry] = found->second;
-  return StoredTensor{entry, &shard->file, &shard->path};
+  return StoredTensor{entry, {shard, &shard->file}, &shard->path};
 }
 
 }  // namespace millrace::model

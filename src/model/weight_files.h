@@ -1,7 +1,7 @@
 // WeightFiles: the safetensors files of one model folder, mapped read-only, and the position of
 // each tensor. Either one file (`model.safetensors`) or shards named by
-// `model.safetensors.index.json`. Owns the maps; views into them live as long as it does. Any
-// thread may read.
+// `model.safetensors.index.json`. It owns the maps together with the StoredTensors. Any thread may
+// read.
 #pragma once
 
 #include <memory>
@@ -31,10 +31,11 @@ Result<ShardIndex> ParseShardIndex(std::string_view text);
 // first.
 Result<std::vector<std::string>> WeightFileNames(const std::string& folder);
 
-// The position of a tensor's bytes.
+// The position of a tensor's bytes. The file stays mapped; the other members live as long as the
+// WeightFiles.
 struct StoredTensor {
   const TensorEntry* entry = nullptr;
-  const MappedFile* file = nullptr;
+  std::shared_ptr<const MappedFile> file;
   const std::string* path = nullptr;  // for messages
 
   const uint8_t* data() const { return file->bytes().data() + entry->begin; }
@@ -59,8 +60,9 @@ class WeightFiles {
   Status AddTensors(const ShardIndex& index, const std::string& index_path);
 
   std::string folder_;
-  std::vector<std::unique_ptr<Shard>> shards_;
-  std::unordered_map<std::string, std::pair<const Shard*, const TensorEntry*>> tensors_;
+  std::vector<std::shared_ptr<const Shard>> shards_;
+  std::unordered_map<std::string, std::pair<std::shared_ptr<const Shard>, const TensorEntry*>>
+      tensors_;
 };
 
 }  // namespace millrace::model

@@ -32,8 +32,8 @@ const void* AlignedData(const StoredTensor& tensor, DType dtype, std::vector<uin
   return copy.data();
 }
 
-Status BuildLinear(Linear& target, const LinearNeed& need, TensorRank rank, tensor::Device& device,
-                   std::span<const StoredTensor> stored) {
+Result<LoadedWeight> BuildLinear(const LinearNeed& need, TensorRank rank, tensor::Device& device,
+                                 std::span<const StoredTensor> stored) {
   std::vector<std::vector<uint8_t>> copies(need.parts.size());
   std::vector<tensor::HostMatrix> pieces;
   const DType dtype = *stored[0].entry->compute_dtype();
@@ -49,15 +49,24 @@ Status BuildLinear(Linear& target, const LinearNeed& need, TensorRank rank, tens
                  pieces);
   }
   const int degree = need.row_parallel ? rank.size : 1;
+  LoadedWeight built;
   MR_ASSIGN_OR_RETURN(
-      target.weight, device.Pack({pieces, need.transposed, need.row_parallel, degree, need.gated}));
-  if (!need.bias) return OkStatus();
+      built.matrix, device.Pack({pieces, need.transposed, need.row_parallel, degree, need.gated}));
+  if (!need.bias) return built;
   std::vector<float> bias;
   for (size_t i = 0; i < need.parts.size(); ++i) {
     AppendBias(need, need.parts[i], rank, ToFloats(stored[need.parts.size() + i]), bias);
   }
-  MR_ASSIGN_OR_RETURN(target.bias, device.NewVector(bias));
-  return OkStatus();
+  MR_ASSIGN_OR_RETURN(built.bias, device.NewVector(bias));
+  return built;
+}
+
+using Shared = std::shared_ptr<const LoadedWeight>;
+
+// A member of a weight that lives as long as the weight.
+template <typename T>
+std::shared_ptr<const T> MemberOf(const Shared& weight, const std::unique_ptr<T>& member) {
+  return {weight, member.get()};
 }
 
 }  // namespace
@@ -114,9 +123,13 @@ void WeightPlan::Add(Linear& target, LinearNeed need) {
     task.held.push_back(HeldOf(need, need.parts[task.held.size() % need.parts.size()], stored));
   }
   target.over_ranks = need.row_parallel && rank_.size > 1 ? sum_ : nullptr;
-  task.build = [&target, need = std::move(need), rank = rank_](
-                   tensor::Device& device, std::span<const StoredTensor> stored) {
-    return BuildLinear(target, need, rank, device, stored);
+  task.build = [need = std::move(need), rank = rank_](tensor::Device& device,
+                                                      std::span<const StoredTensor> stored) {
+    return BuildLinear(need, rank, device, stored);
+  };
+  task.use = [&target](const Shared& weight) {
+    target.weight = MemberOf(weight, weight->matrix);
+    target.bias = MemberOf(weight, weight->bias);
   };
   AddTask(std::move(task));
 }
@@ -144,7 +157,28 @@ void WeightPlan::AddTask(Task task) {
     const int64_t elements = task.needs[i].elements();
     task.held.push_back({elements, 0, elements});
   }
+  task.key = KeyOf(task);
   tasks_.push_back(std::move(task));
+}
+
+// Tied weights are a table and a matrix of the same name. What is not cut is the same on every
+// rank. Weights of no tensor have no key.
+std::string WeightPlan::KeyOf(const Task& task) const {
+  std::string key;
+  bool cut = false;
+  for (size_t i = 0; i < task.needs.size(); ++i) {
+    const WeightNeed& need = task.needs[i];
+    key += fmt::format("{}{}", need.kind == WeightKind::kTable ? "table " : " ", need.name);
+    cut = cut || task.held[i].elements < need.elements();
+  }
+  return cut ? fmt::format("{}, rank {} of {}", key, rank_.rank, rank_.size) : key;
+}
+
+void WeightPlan::Keep(const LoadedWeights& here) {
+  for (Task& task : tasks_) {
+    const auto found = task.key.empty() ? here.end() : here.find(task.key);
+    if (found != here.end()) task.kept = found->second;
+  }
 }
 
 void WeightPlan::Add(Norm& target, const std::string& name, int size, NormKind kind, double epsilon,
@@ -156,14 +190,19 @@ void WeightPlan::Add(Norm& target, const std::string& name, int size, NormKind k
     task.needs.push_back({name + ".weight", {size}, WeightKind::kNormWeight});
     if (kind == NormKind::kLayer) task.needs.push_back({name + ".bias", {size}, WeightKind::kBias});
   }
-  task.build = [&target, size](tensor::Device& device,
-                               std::span<const StoredTensor> stored) -> Status {
+  task.build = [size](tensor::Device& device,
+                      std::span<const StoredTensor> stored) -> Result<LoadedWeight> {
     const std::vector<float> weight =
         stored.empty() ? std::vector<float>(static_cast<size_t>(size), 1.0f) : ToFloats(stored[0]);
-    MR_ASSIGN_OR_RETURN(target.weight, device.NewVector(weight));
-    if (stored.size() < 2) return OkStatus();
-    MR_ASSIGN_OR_RETURN(target.bias, device.NewVector(ToFloats(stored[1])));
-    return OkStatus();
+    LoadedWeight built;
+    MR_ASSIGN_OR_RETURN(built.vector, device.NewVector(weight));
+    if (stored.size() < 2) return built;
+    MR_ASSIGN_OR_RETURN(built.bias, device.NewVector(ToFloats(stored[1])));
+    return built;
+  };
+  task.use = [&target](const Shared& weight) {
+    target.weight = MemberOf(weight, weight->vector);
+    target.bias = MemberOf(weight, weight->bias);
   };
   AddTask(std::move(task));
 }
@@ -171,15 +210,18 @@ void WeightPlan::Add(Norm& target, const std::string& name, int size, NormKind k
 void WeightPlan::Add(Table& target, const std::string& name, int rows, int cols, int skip) {
   Task task;
   task.needs.push_back({name, {rows, cols}, WeightKind::kTable});
-  task.build = [&target, rows, cols, skip](tensor::Device& device,
-                                           std::span<const StoredTensor> stored) -> Status {
+  task.build = [rows, cols, skip](tensor::Device& device,
+                                  std::span<const StoredTensor> stored) -> Result<LoadedWeight> {
     const DType dtype = *stored[0].entry->compute_dtype();
     const size_t skipped = BytesOf(dtype) * static_cast<size_t>(skip) * static_cast<size_t>(cols);
-    const void* data = AlignedData(stored[0], dtype, target.aligned_copy);
-    MR_ASSIGN_OR_RETURN(target.rows, device.NewTable({static_cast<const std::byte*>(data) + skipped,
+    LoadedWeight built;
+    built.file = stored[0].file;
+    const void* data = AlignedData(stored[0], dtype, built.aligned_copy);
+    MR_ASSIGN_OR_RETURN(built.table, device.NewTable({static_cast<const std::byte*>(data) + skipped,
                                                       dtype, rows - skip, cols}));
-    return OkStatus();
+    return built;
   };
+  task.use = [&target](const Shared& weight) { target.rows = MemberOf(weight, weight->table); };
   AddTask(std::move(task));
 }
 
@@ -219,10 +261,14 @@ Status WeightPlan::Resolve() {
   return OkStatus();
 }
 
-int64_t WeightPlan::stored_bytes() const {
+int64_t WeightPlan::stored_bytes() const { return SumBytes(true); }
+int64_t WeightPlan::bytes_to_read() const { return SumBytes(false); }
+
+int64_t WeightPlan::SumBytes(bool with_kept) const {
   int64_t total = 0;
   std::set<const TensorEntry*> seen;
   for (const Task& task : tasks_) {
+    if (task.kept && !with_kept) continue;
     for (size_t i = 0; i < task.stored.size(); ++i) {
       if (seen.insert(task.stored[i].entry).second) total += HeldBytes(task, i);
     }
@@ -230,7 +276,7 @@ int64_t WeightPlan::stored_bytes() const {
   return total;
 }
 
-int64_t WeightPlan::HeldBytes(const Task& task, size_t need) const {
+int64_t WeightPlan::HeldBytes(const Task& task, size_t need) {
   return task.held[need].elements *
          static_cast<int64_t>(BytesOf(*task.stored[need].entry->compute_dtype()));
 }
@@ -260,6 +306,7 @@ void WeightPlan::ForEachRun(const Task& task,
 std::vector<FileRun> WeightPlan::Runs() const {
   std::vector<FileRun> runs;
   for (const Task& task : tasks_) {
+    if (task.kept) continue;
     ForEachRun(task, [&](const StoredTensor& stored, size_t begin, size_t bytes) {
       runs.push_back({*stored.path, begin, begin + bytes});
     });
@@ -267,30 +314,39 @@ std::vector<FileRun> WeightPlan::Runs() const {
   return runs;
 }
 
-Status WeightPlan::Load(tensor::Device& device,
-                        const std::function<void(int64_t, int64_t)>& progress) {
-  const int64_t total = stored_bytes();
+Result<LoadedWeights> WeightPlan::Load(tensor::Device& device,
+                                       const std::function<void(int64_t, int64_t)>& progress) {
+  const int64_t total = bytes_to_read();
   int64_t done = 0, ahead = 0;
   size_t next = 0;  // first task that was not prefetched
   std::set<const TensorEntry*> counted;
+  LoadedWeights all;
   for (Task& task : tasks_) {
     for (; next < tasks_.size() && ahead < done + kReadAheadBytes; ++next) {
+      if (tasks_[next].kept) continue;
       ForEachRun(tasks_[next], [](const StoredTensor& stored, size_t begin, size_t bytes) {
         stored.file->Prefetch(begin, bytes);
       });
       for (size_t i = 0; i < tasks_[next].stored.size(); ++i) ahead += HeldBytes(tasks_[next], i);
     }
-    MR_RETURN_IF_ERROR(task.build(device, task.stored));
-    // Releases tables too: the pages in use are read again on demand, and most of them never.
-    ForEachRun(task, [](const StoredTensor& stored, size_t begin, size_t bytes) {
-      stored.file->Release(begin, bytes);
-    });
-    for (size_t i = 0; i < task.stored.size(); ++i) {
-      if (counted.insert(task.stored[i].entry).second) done += HeldBytes(task, i);
+    std::shared_ptr<const LoadedWeight> weight = task.kept;
+    if (!weight) {
+      MR_ASSIGN_OR_RETURN(LoadedWeight built, task.build(device, task.stored));
+      for (size_t i = 0; i < task.stored.size(); ++i) {
+        built.bytes += HeldBytes(task, i);
+        if (counted.insert(task.stored[i].entry).second) done += HeldBytes(task, i);
+      }
+      weight = std::make_shared<const LoadedWeight>(std::move(built));
+      // Releases tables too: the pages in use are read again on demand, and most of them never.
+      ForEachRun(task, [](const StoredTensor& stored, size_t begin, size_t bytes) {
+        stored.file->Release(begin, bytes);
+      });
+      if (progress) progress(done, total);
     }
-    if (progress) progress(done, total);
+    task.use(weight);
+    if (!task.key.empty()) all.emplace(task.key, std::move(weight));
   }
-  return OkStatus();
+  return all;
 }
 
 }  // namespace millrace::model

@@ -10,6 +10,7 @@
 
 #include "base/status.h"
 #include "model/layers.h"
+#include "model/loaded_weight.h"
 #include "model/weight_files.h"
 #include "model/weight_pieces.h"
 #include "tensor/device.h"
@@ -53,19 +54,25 @@ class WeightPlan {
   // The table is without the first `skip` of the tensor's `rows`.
   void Add(Table& target, const std::string& name, int rows, int cols, int skip = 0);
 
+  // Takes the weights that are here already: they are not read. After the last Add.
+  void Keep(const LoadedWeights& here);
+
   // Every tensor once, in the order of loading.
   std::vector<WeightNeed> Needs() const;
 
   // Finds every tensor and checks dtype and shape, before any byte of weights is read.
   Status Resolve();
-  int64_t stored_bytes() const;  // of the rank's share of Needs(), after Resolve
-  DType dtype() const;           // of the first table or matrix, after Resolve
+  int64_t stored_bytes() const;   // of the rank's share of Needs(), after Resolve
+  int64_t bytes_to_read() const;  // the part of them that is not kept
+  DType dtype() const;            // of the first table or matrix, after Resolve
 
   // The bytes that Load reads, in its order; after Resolve.
   std::vector<FileRun> Runs() const;
 
-  // Packs tensor by tensor, reading ahead and releasing pages.
-  Status Load(tensor::Device& device, const std::function<void(int64_t, int64_t)>& progress);
+  // Packs tensor by tensor, in the order of the layers, reading ahead and releasing pages. Returns
+  // all weights, those that were kept too. `progress` counts what is read.
+  Result<LoadedWeights> Load(tensor::Device& device,
+                             const std::function<void(int64_t, int64_t)>& progress);
 
  private:
   // The elements of a tensor that this rank loads, and the range of the file that contains them.
@@ -76,11 +83,16 @@ class WeightPlan {
     std::vector<WeightNeed> needs;
     std::vector<Held> held;  // by need
     std::vector<StoredTensor> stored;
-    std::function<Status(tensor::Device&, std::span<const StoredTensor>)> build;
+    std::function<Result<LoadedWeight>(tensor::Device&, std::span<const StoredTensor>)> build;
+    std::function<void(const std::shared_ptr<const LoadedWeight>&)> use;  // sets the target
+    std::string key;                                                      // in LoadedWeights
+    std::shared_ptr<const LoadedWeight> kept;                             // null: it must be read
   };
   Held HeldOf(const LinearNeed& need, const LinearNeed::Part& part, const WeightNeed& stored) const;
   void AddTask(Task task);
-  int64_t HeldBytes(const Task& task, size_t need) const;
+  std::string KeyOf(const Task& task) const;
+  static int64_t HeldBytes(const Task& task, size_t need);
+  int64_t SumBytes(bool with_kept) const;
   static void ForEachRun(
       const Task& task,
       const std::function<void(const StoredTensor& stored, size_t begin, size_t bytes)>& visit);

@@ -242,8 +242,9 @@ Result<WeightRange> WeightStore::RangeOf(const FileRun& run) const {
   return WeightRange{static_cast<size_t>(file - files_.begin()), run.begin, run.end};
 }
 
-Result<std::vector<WeightRange>> WeightStore::RangesFor(LayerRange layers, TensorRank rank) const {
-  MR_ASSIGN_OR_RETURN(const std::vector<FileRun> runs, WeightRunsOf(folder_, layers, rank));
+Result<std::vector<WeightRange>> WeightStore::RangesFor(LayerRange layers, TensorRank rank,
+                                                        const LoadedWeights& here) const {
+  MR_ASSIGN_OR_RETURN(const std::vector<FileRun> runs, WeightRunsOf(folder_, layers, rank, here));
   std::vector<WeightRange> ranges;
   for (const FileRun& run : runs) {
     if (run.begin == run.end) continue;

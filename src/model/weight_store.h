@@ -20,6 +20,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "core/worker_messages.h"
+#include "model/loaded_weight.h"
 #include "model/weight_digests.h"
 
 namespace millrace::model {
@@ -68,8 +69,10 @@ class WeightStore {
   // A digest of names, sizes and heads: equal if every byte is at the same position. Needs
   // HeadRanges.
   Result<std::string> Layout() const;
-  // The ranges that a rank of a stage of these layers reads, in order; needs HeadRanges.
-  Result<std::vector<WeightRange>> RangesFor(LayerRange layers, TensorRank rank) const;
+  // The ranges that a rank of a stage of these layers reads beside what is `here`, in order; needs
+  // HeadRanges.
+  Result<std::vector<WeightRange>> RangesFor(LayerRange layers, TensorRank rank,
+                                             const LoadedWeights& here = {}) const;
   // The positions of the chunks of this folder's digests, in their order.
   Result<std::vector<WeightRange>> RangesOf(const WeightDigests& digests) const;
 

@@ -57,6 +57,12 @@ class ModelStage : public Stage {
   // the time to submit the work.
   Duration layers_time() const { return layers_time_; }
 
+  // Any thread.
+  bool has_pipelines() const {
+    const MutexLock lock(pipelines_mutex_);
+    return !pipelines_.empty();
+  }
+
   const model::Model& model() const { return *model_; }
   const tensor::Device& device() const { return *device_; }
 

@@ -8,6 +8,8 @@
 //  - Row-parallel products (PackSpec::row_parallel) sum over kVirtualShards ranges of K, pairwise:
 //    tensor-parallel degrees 1, 2, 4 and 8 give the same bits when ranks are added pairwise too.
 //  - Accumulation is f32 whatever the storage.
+//  - Matrices, vectors and tables are immutable. Other devices of the process may use them if they
+//    are of the same kind, also after the one that made them is gone.
 //
 // Owned by an executor. Used by one thread at a time, the executor's, except where a call says
 // otherwise. A wrong shape is a programmer's error.

@@ -40,13 +40,16 @@ void Put(const Join& from, proto::ToController& to) {
 }
 
 void Put(const ShardLoaded& from, proto::ToController& to) {
-  const auto& [shard, status, weight_bytes, kv_bytes_per_token_layer, kv_bytes] = from;
+  const auto& [shard, status, weight_bytes, kv_bytes_per_token_layer, kv_bytes, kept_bytes,
+               peer_bytes] = from;
   proto::ShardLoaded& out = *to.mutable_shard_loaded();
   out.set_shard(shard.value());
   ToProto(status, *out.mutable_status());
   out.set_weight_bytes(static_cast<uint64_t>(weight_bytes));
   out.set_kv_bytes_per_token_layer(static_cast<uint64_t>(kv_bytes_per_token_layer));
   out.set_kv_bytes(static_cast<uint64_t>(kv_bytes));
+  out.set_kept_bytes(static_cast<uint64_t>(kept_bytes));
+  out.set_peer_bytes(static_cast<uint64_t>(peer_bytes));
 }
 
 void Put(const ShardProgress& from, proto::ToController& to) {
@@ -174,7 +177,9 @@ Status Read(const proto::ShardLoaded& from, ShardLoaded& out) {
   MR_RETURN_IF_ERROR(Take("weight_bytes", from.weight_bytes(), out.weight_bytes));
   MR_RETURN_IF_ERROR(Take("kv_bytes_per_token_layer", from.kv_bytes_per_token_layer(),
                           out.kv_bytes_per_token_layer));
-  return Take("kv_bytes", from.kv_bytes(), out.kv_bytes);
+  MR_RETURN_IF_ERROR(Take("kv_bytes", from.kv_bytes(), out.kv_bytes));
+  MR_RETURN_IF_ERROR(Take("kept_bytes", from.kept_bytes(), out.kept_bytes));
+  return Take("peer_bytes", from.peer_bytes(), out.peer_bytes);
 }
 
 Status Read(const proto::ShardProgress& from, ShardProgress& out) {

@@ -274,7 +274,7 @@ def workers(at):
 WORKER_ALONE = {"--max-model-len": ("100",), "--rdma": ("rc",), "--insecure": ("true",),
                 "--profile-cache": ("cache",), "--no-measure-profile": (),
                 "--notice-source": ("aws",), "--notice-endpoint": ("http://127.0.0.1:9",),
-                "--grace": ("20s",)}
+                "--grace": ("20s",), "--weights-extra": ("1000",)}
 
 
 def words_of(rows):

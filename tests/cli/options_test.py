@@ -254,6 +254,22 @@ class Worker(unittest.TestCase):
         self.worker(MODEL, "--join", self.at.joins, "--token", self.at.token, "--name", "long")
         server.wait_until_ready()
 
+    def test_a_change_of_plan_beyond_the_bound_of_a_worker_is_given_up(self):
+        """--weights-extra"""
+        server = self.controller("--pipeline-parallel-size", "2")
+
+        def worker(name, *words):
+            self.worker(MODEL, "--join", self.at.joins, "--token", self.at.token, "--name", name,
+                        *words)
+
+        worker("narrow", "--weights-extra", *WORKER_ALONE["--weights-extra"])
+        server.wait_until_ready()
+        worker("second")
+        given_up = wait_until(lambda: server.status().get("given_up"), "the layout is given up")
+        self.assertRegex(given_up["reason"], "worker narrow cannot load layers .* needs .* but only "
+                                             r"1000 bytes is available \(--weights-extra\)")
+        self.assertEqual(len(server.complete()["choices"]), 1)
+
     def test_notices_of_its_machines_end(self):
         """--notice-source, --notice-endpoint, --grace"""
         server = self.controller()

@@ -30,6 +30,7 @@ stages:
   - {stage: 1, nodes: [b], layers: [2, 4]}
 """
 OTHER_CUT = PIPELINE.replace("[0, 2]", "[0, 3]").replace("[2, 4]", "[3, 4]")
+SHIFTED = PIPELINE.replace("[0, 2]", "[0, 1]").replace("[2, 4]", "[1, 4]")
 # The word in /cluster/status, the name in /metrics.
 COUNTERS = {"joins": "worker_joins", "workers_lost": "workers_lost", "replays": "replays",
             "fetched": "replays_with_kv", "moves": "moves", "moves_failed": "moves_failed",
@@ -106,6 +107,42 @@ class Plans(JoinedCluster):
         for name, (_, value) in self.metrics().items():
             self.assertGreaterEqual(value, before[name][1], name)
 
+    def apply(self, plan):
+        return subprocess.run([PROGRAM, "plan", "apply", self.plan_file(plan), "--base-url",
+                               self.url], capture_output=True, text=True, timeout=LIMIT_S,
+                              check=False)
+
+    def weights(self):
+        """The bytes of each worker, and what was kept and read since the controller's start."""
+        status = self.wait_for(lambda s: not s["changing"])
+        held = {w["name"]: w["weight_bytes"] for w in status["workers"]}
+        return held, status["counters"]["weights_kept"], status["counters"]["weights_from_disk"]
+
+    def test_a_change_of_plan_reads_only_the_layers_that_are_missing(self):
+        self.start(PIPELINE)
+        first = self.join("a")
+        self.server.wait_for("worker a joined")
+        self.join("b")
+        self.server.wait_until_ready()
+        held, kept, read = self.weights()
+        self.assertEqual((kept, read), (0, sum(held.values())))
+        with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
+            running = self.stream_all(pool)
+            self.assertEqual(self.apply(OTHER_CUT).returncode, 0)
+            now, kept, read = self.weights()
+            layer = now["a"] - held["a"]
+            self.assertGreater(layer, 0)
+            self.assertEqual((kept, read), (held["a"] + now["b"], sum(held.values()) + layer))
+            self.assertEqual(self.apply(SHIFTED).returncode, 0)
+            last, all_kept, all_read = self.weights()
+            self.assertEqual(last["b"], now["b"] + 2 * layer)
+            self.assertEqual((all_kept - kept, all_read - read),
+                             (last["a"] + now["b"], 2 * layer))
+            self.check_streams(running)
+        counters = self.check_metrics()
+        self.assertEqual((counters["pipelines_lost"], counters["weights_from_peers"]), (0, 0))
+        self.assertTrue(first.said(r"layers 0-2 are loaded \(.*: .* kept, 0 B from other workers, "))
+
     def test_a_plan_that_cannot_be_loaded_is_given_up(self):
         self.start(PIPELINE)
         self.join("a")
@@ -120,9 +157,7 @@ class Plans(JoinedCluster):
             path.unlink()
         with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
             running = self.stream_all(pool)
-            done = subprocess.run([PROGRAM, "plan", "apply", self.plan_file(OTHER_CUT),
-                                   "--base-url", f"http://127.0.0.1:{self.server.port}"],
-                                  capture_output=True, text=True, timeout=LIMIT_S, check=False)
+            done = self.apply(OTHER_CUT)
             self.assertEqual(done.returncode, 1, done.stdout)
             self.assertRegex(done.stderr, "plan 1 stays in force: worker b cannot load layers 3-3: ")
             self.assertEqual(self.server.get("/ready")[0], 200)

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A worker whose model folder is empty takes a dead worker's place with weights from the others, as
 real processes: the same answer to the byte, only its layers' bytes on the wire, and another source
-when the first one dies midway.
+when the first one dies midway. Then a plan gives it two layers more: only these travel, and only
+these need memory.
 
 Usage: peer_weights.py PROGRAM
 """
@@ -20,6 +21,14 @@ LIMIT_S = 120
 MIDWAY_BYTES = 20 << 20  # of about 150 MiB
 POLL_S = 0.001
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+PLAN = """format: 1
+model: model
+layers: 12
+stages:
+  - {stage: 0, nodes: [new], layers: [0, 8]}
+  - {stage: 1, nodes: [third], layers: [8, 12]}
+"""
+SPARE_BYTES = 24 << 20  # buffers of the new stage, and of pulls
 REQUEST = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
 
 
@@ -38,6 +47,49 @@ def wait_until(condition, what, poll_s=0.02):
 
 def copied(folder):
     return sum(f.stat().st_blocks * 512 for f in folder.rglob("*.safetensors"))
+
+
+def anonymous_bytes(process):
+    """The memory of a process without what it has mapped from files."""
+    status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"RssAnon:\s+(\d+) kB", status).group(1)) << 10
+
+
+def check_shift(folder, server, new, third):
+    """Layers 0-5 and 6-11 become 0-7 and 8-11."""
+    def held_and_counters():
+        status = server.status()
+        return ({w["name"]: w["weight_bytes"] for w in status["workers"]}, status["counters"])
+
+    plan = folder / "plan.yaml"
+    plan.write_text(PLAN)
+    held, before = held_and_counters()
+    memory = anonymous_bytes(new.process)
+    dropped = anonymous_bytes(third.process)
+    peak = memory
+    with subprocess.Popen([PROGRAM, "plan", "apply", str(plan), "--base-url",
+                           f"http://127.0.0.1:{server.port}"], stderr=subprocess.PIPE,
+                          text=True) as applying:
+        while applying.poll() is None:
+            peak = max(peak, anonymous_bytes(new.process))
+            time.sleep(POLL_S)
+        if applying.returncode != 0:
+            raise AssertionError(applying.stderr.read())
+    now, after = held_and_counters()
+    moved = now["new"] - held["new"]
+    got = {name: after[name] - before[name]
+           for name in ("weights_kept", "weights_from_peers", "weights_from_disk")}
+    wanted = {"weights_kept": held["new"] + now["third"], "weights_from_peers": moved,
+              "weights_from_disk": 0}
+    if got != wanted or moved <= 0:
+        raise AssertionError(f"{got} instead of {wanted}")
+    fetched = byte_count(new.wait_for("fetched .* of layers 0-7 from other workers"))
+    if not moved * 0.99 <= fetched <= moved * 1.02:
+        raise AssertionError(f"{fetched} bytes travelled for {moved}")
+    if peak - memory > moved * 1.05 + SPARE_BYTES:
+        raise AssertionError(f"{peak - memory} bytes of memory were needed for {moved}")
+    wait_until(lambda: anonymous_bytes(third.process) < dropped, "dropped two layers")
+    return moved, peak - memory
 
 
 def check(folder):
@@ -92,12 +144,17 @@ def check(folder):
         whole = (model / "model.safetensors").stat().st_size
         if not needed * 0.99 <= on_wire <= needed * 1.01 or on_wire > 0.6 * whole:
             raise AssertionError(f"{on_wire} bytes travelled, {needed} were needed of {whole}")
+        moved, memory = check_shift(folder, server, new, workers["third"])
+        shifted = json.loads(server.post("/v1/completions", REQUEST)[1])["choices"][0]["text"]
+        if shifted != answers[0]:
+            raise AssertionError(f"{shifted}\ninstead of\n{answers[0]}")
         new.process.terminate()
         new.process.wait(60)
         if list(empty.iterdir()):
             raise AssertionError(f"it left {list(empty.iterdir())}")
         print(f"the same answer; {on_wire / 2**20:.0f} MiB fetched of {whole / 2**20:.0f}, the "
-              "first source killed midway", flush=True)
+              f"first source killed midway; {moved / 2**20:.0f} MiB for two layers more, with "
+              f"{memory / 2**20:.0f} MiB of memory", flush=True)
     except AssertionError:
         for name, worker in workers.items():
             print(f"-- {name}\n" + "".join(worker.lines), file=sys.stderr)

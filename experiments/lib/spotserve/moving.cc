@@ -245,6 +245,7 @@ void Simulator::ChooseCopies() {
       live.push_back(
           {.id = r,
            .finish_s = INFINITY,
+           .latest_finish_s = INFINITY,
            .kv_bytes = context * model_.bytes.layers * model_.bytes.kv_bytes_per_token_layer,
            .replay_s = prefill_s * static_cast<double>(context) / lengths_.input_tokens,
            .waiting_s = now_s_ - requests_[r].arrival_s});

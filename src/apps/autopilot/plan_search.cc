@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "apps/plan/goodput_search.h"
-#include "apps/simulate/distserve_plans.h"
 #include "apps/simulate/judge.h"
+#include "apps/simulate/spot_plans.h"
 #include "base/log_mute.h"
 #include "cluster/autopilot/plan_shape.h"
 #include "plan/io/plan_yaml.h"
@@ -137,7 +137,7 @@ Result<SearchAnswer> PlanSearch::Search(const StartSearch& order, const ClusterS
       answer.current = std::move(in_force);
     }
   }
-  search.others = DistServePlans(inputs, options_.limits);
+  search.others = PlansOfAlikeNodes(inputs, options_.limits);
   MR_ASSIGN_OR_RETURN(const GoodputAnswer found, SearchGoodput(inputs, search));
   for (const plan::PlanCandidate& candidate : found.ranked) {
     if (!candidate.score && found.best().score) continue;  // not comparable

@@ -12,8 +12,8 @@
 #include "apps/plan/goodput_search.h"
 #include "apps/plan/inputs.h"
 #include "apps/plan/report.h"
-#include "apps/simulate/distserve_plans.h"
 #include "apps/simulate/judge.h"
+#include "apps/simulate/spot_plans.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "plan/cheapest.h"
@@ -120,7 +120,7 @@ Result<Found> FindByGoodput(const PlannerFlags& flags, const PlanInputs& inputs,
       return (clock.Now() - begin).seconds() >= flags.time_limit_s;
     });
   }
-  options.others = DistServePlans(inputs, options.limits);
+  options.others = PlansOfAlikeNodes(inputs, options.limits);
   MR_ASSIGN_OR_RETURN(GoodputAnswer answer, SearchGoodput(inputs, options));
   return Found{.outcome = OutcomeOf(answer), .goodput = std::move(answer)};
 }

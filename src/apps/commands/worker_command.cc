@@ -35,7 +35,7 @@ struct WorkerFlags {
   TrustFlags trust;
   int data_port = 0;
   std::optional<int> threads, max_model_len;
-  std::optional<int64_t> kv_bytes;
+  std::optional<int64_t> kv_bytes, extra_bytes;
   cluster::WeightsFrom weights = cluster::WeightsFrom::kAuto;
   std::string zone;
   std::optional<double> price_usd_per_hour;
@@ -91,6 +91,7 @@ Status RunWorker(const WorkerFlags& flags) {
                                              .weights = model.from_peers ? model.weights : nullptr,
                                              .threads = threads,
                                              .kv_bytes = flags.kv_bytes,
+                                             .extra_bytes = flags.extra_bytes,
                                              .max_model_len = flags.max_model_len});
   MR_ASSIGN_OR_RETURN(auto profiler,
                       WorkerProfiler::Create({.file = flags.profile,
@@ -212,6 +213,9 @@ std::unique_ptr<Command> MakeWorkerCommand() {
   AddMachineOptions(*command, flags.get());
   command->Add("Memory and threads", BytesOption("kv-cache-memory", &flags->kv_bytes),
                "Memory for the KV of all requests [default: 40 % of the free memory]");
+  command->Add("Memory and threads", BytesOption("weights-extra", &flags->extra_bytes),
+               "Memory that a change of plan may take beside the layers that serve; a plan that "
+               "needs more is given up [default: what these and their KV leave]");
   command->Add(
       "Memory and threads",
       IntOption("max-model-len", "TOKENS", &flags->max_model_len, 1, kModelLenMax),

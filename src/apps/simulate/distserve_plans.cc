@@ -51,13 +51,11 @@ class UnitSearch {
   std::vector<plan::PlanCandidate> Run() {
     const ClusterSpec& cluster = inputs_.cluster;
     const NodeSpec& node = cluster.nodes.front();
-    const auto like = [&](const NodeSpec& other) { return Alike(node, other); };
-    if (!limits_.any() || !std::ranges::all_of(cluster.nodes, like) || !cluster.trunks.empty() ||
+    if (!limits_.any() || !AreAlike(cluster) ||
         cluster.nodes.size() > plan::DistServeProblem::kNodesMax) {
       return {};
     }
     link_ = SlowestLink(cluster);
-    if (link_ && *link_ <= 0) return {};
     const plan::DistServeProblem problem = ProblemOf(node);
     if (problem.parallels.empty()) return {};
     sim::PlacementEvaluator evaluator(
@@ -169,6 +167,14 @@ class UnitSearch {
 };
 
 }  // namespace
+
+bool AreAlike(const ClusterSpec& cluster) {
+  if (cluster.nodes.empty() || !cluster.trunks.empty()) return false;
+  const NodeSpec& node = cluster.nodes.front();
+  return SlowestLink(cluster).value_or(1) > 0 &&
+         std::ranges::all_of(cluster.nodes,
+                             [&](const NodeSpec& other) { return Alike(node, other); });
+}
 
 std::vector<plan::PlanCandidate> DistServePlans(const PlanInputs& inputs,
                                                 const LatencyLimits& limits) {

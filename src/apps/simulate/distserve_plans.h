@@ -12,6 +12,9 @@
 
 namespace millrace::apps {
 
+// Whether all nodes are of one kind, with links between any two that share no trunk.
+bool AreAlike(const ClusterSpec& cluster);
+
 // At most a few, best first. Empty if the nodes differ, if two of them have no link or links share
 // trunks, if there is no limit, or if no unit keeps the limits. All links count as the slowest. A
 // function of its arguments. REQUIRES: inputs.goodput.

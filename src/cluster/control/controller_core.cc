@@ -43,11 +43,16 @@ ControllerCore::ControllerCore(ControllerOptions options)
       ids_(options_.term),
       members_(options_),
       outbox_(members_),
+      machines_({.num_layers = options_.num_layers,
+                 .max_batched_tokens = options_.scheduler.max_num_batched_tokens,
+                 .link_probes = options_.link_probes},
+                members_, outbox_),
       deployment_(options_,
                   {.model_fingerprint = options_.identity.model_fingerprint,
                    .max_batched_tokens = options_.scheduler.max_num_batched_tokens,
                    .max_model_len = options_.scheduler.max_model_len,
-                   .secret = options_.secret},
+                   .secret = options_.secret,
+                   .links = machines_.probes()},
                   members_, ids_, outbox_),
       pipelines_({.scheduler = options_.scheduler,
                   .num_layers = options_.num_layers,
@@ -64,11 +69,7 @@ ControllerCore::ControllerCore(ControllerOptions options)
                   .secret = options_.secret},
                  members_, deployment_, pipelines_, requests_, memory_, ids_, outbox_),
       placements_(options_, options_.scheduler.block_size, deployment_, pipelines_, requests_,
-                  transfers_, memory_),
-      machines_({.num_layers = options_.num_layers,
-                 .max_batched_tokens = options_.scheduler.max_num_batched_tokens,
-                 .link_probes = options_.link_probes},
-                members_, outbox_) {}
+                  transfers_, memory_) {}
 
 ControllerCore::~ControllerCore() = default;
 

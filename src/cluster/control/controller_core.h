@@ -41,6 +41,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cluster/control/controller_status.h"
+#include "cluster/control/departure.h"
 #include "cluster/control/deployment.h"
 #include "cluster/control/dispatch.h"
 #include "cluster/control/id_source.h"
@@ -151,13 +152,16 @@ class ControllerCore {
   void LoseWorker(WorkerId id, const Status& reason, bool disconnect, Time now);
   void On(ConnectionId from, const ShardLoaded& message, Time now);
   void On(ConnectionId from, const ShardProgress& message, Time now);
+  void CountWeights(const ShardLoaded& message);
 
   // controller_retire.cc
   void Reconcile(Time now);
   Deployment::InUse InUse() const;
   void FollowLayout(const Deployment::Changes& changes, Time now);
   void RetirePipelines(Time now);
-  void TakeOut(Pipeline& pipeline, RequestId id, Time now);
+  // Whether a request that cannot move stays, or leaves and waits.
+  enum class Otherwise : uint8_t { kLeave, kStay };
+  void TakeOut(Pipeline& pipeline, RequestId id, Otherwise otherwise, Time now);
 
   // controller_pipelines.cc
   void OpenPipelines(Time now);
@@ -199,12 +203,12 @@ class ControllerCore {
   Membership members_;
   Outbox outbox_;
   KvMemory memory_{outbox_};
+  MachineReports machines_;
   Deployment deployment_;
   Pipelines pipelines_;
   Requests requests_;
   Transfers transfers_;
   Placements placements_;
-  MachineReports machines_;
   bool retire_ = false;  // retiring pipelines may have emptied
 
   std::vector<RequestOutput> outputs_;

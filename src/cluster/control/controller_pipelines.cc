@@ -30,6 +30,7 @@ void ControllerCore::On(ConnectionId from, const PipelineOpened& message, Time n
   }
   if (!pipelines_.Opened(*pipeline, members_.Find(from)->id)) ++counters_.stale_messages;
   if (pipeline->open) requests_.TryQueue();
+  retire_ = retire_ || pipeline->open;  // requests may move there
 }
 
 void ControllerCore::On(ConnectionId, const StepDone& message, Time now) {

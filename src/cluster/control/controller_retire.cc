@@ -1,5 +1,5 @@
 // Pipelines follow the layout: they open where its stages are up, and retire where it no longer has
-// them. The requests of a retiring pipeline move to others with their KV.
+// them. The requests of a retiring pipeline move to others with their KV (departure.h).
 #include <algorithm>
 #include <utility>
 
@@ -49,34 +49,43 @@ void ControllerCore::FollowLayout(const Deployment::Changes& changes, Time now) 
 void ControllerCore::RetirePipelines(Time now) {
   transfers_.AbandonRetiring(now);
   std::vector<PipelineId> empty;
+  std::vector<std::pair<PipelineId, PipelineHop>> too_late;
   for (auto& [id, pipeline] : pipelines_.all()) {
     if (!pipeline.retiring) continue;
-    if (!pipeline.open) {
-      empty.push_back(id);
+    const auto departure = DepartureOf(pipeline, members_, now);
+    if (departure && departure->IsLastMoment() && pipeline.requests.size() > 0 &&
+        CanServe(layout())) {
+      too_late.emplace_back(id, pipeline.hops[departure->hop]);
       continue;
     }
-    for (RequestId request : pipeline.requests.Ids()) {
-      if (!transfers_.Migrates(request)) TakeOut(pipeline, request, now);
+    if (pipeline.open) {
+      const Exits exits = ExitsOf(pipeline, departure, pipelines_, requests_, transfers_, now);
+      for (RequestId request : exits.leave) TakeOut(pipeline, request, Otherwise::kLeave, now);
+      for (RequestId request : exits.move) TakeOut(pipeline, request, Otherwise::kStay, now);
+      transfers_.GiveUpExpiredIn(id);
     }
-    transfers_.GiveUpExpiredIn(id);
-    if (pipeline.requests.size() == 0 && !transfers_.HasKvIn(id) &&
-        pipeline.scheduler->steps_in_flight() == 0) {
-      empty.push_back(id);
-    }
+    const bool unused = pipeline.requests.size() == 0 && !transfers_.HasKvIn(id) &&
+                        pipeline.scheduler->steps_in_flight() == 0;
+    if (unused || !pipeline.open) empty.push_back(id);
   }
   for (PipelineId id : empty) {
     if (pipelines_.at(id).requests.size() == 0) {
       ClosePipeline(id, now);
     } else {
-      LosePipeline(id, Unavailable("its plan is no longer in force"), PipelineEnd::kNoFault, {},
-                   now);
+      LosePipeline(id, Unavailable("another plan is in force"), PipelineEnd::kNoFault, {}, now);
     }
+  }
+  // What the other workers of such a pipeline hold is kept for its requests.
+  for (const auto& [id, hop] : too_late) {
+    counters_.drained_replayed += pipelines_.at(id).requests.size();
+    LosePipeline(id, Unavailable("the deadline of its worker has come"), PipelineEnd::kNoFault, {},
+                 now, &hop);
   }
 }
 
 // Takes a request out of a retiring pipeline: it moves, or waits for another pipeline, or stays
 // until it can move.
-void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
+void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Otherwise otherwise, Time now) {
   Request& request = requests_.at(id);
   const auto info = pipeline.scheduler->Inspect(id, now);
   if (info && info->state == sched::RequestState::kPulling) return;  // until it has its KV
@@ -89,12 +98,12 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
     if (transfers_.full()) return;
     placements_.Update();
     const auto choice = placements_.Choose(request, now);
-    Pipeline* to = choice ? choice->pipeline : nullptr;
-    if (to != nullptr && !to->open) return;
-    if (to != nullptr && transfers_.Migrate(id, pipeline, *to, now).ok()) {
+    if (choice && !choice->pipeline->open) return;
+    if (choice && transfers_.Migrate(id, pipeline, *choice->pipeline, now).ok()) {
       placements_.Sent();
       return;
     }
+    if (otherwise == Otherwise::kStay) return;
   }
   // A request that cannot migrate fetches its KV later: it is in the middle of its prompt, or no
   // pipeline takes it now.

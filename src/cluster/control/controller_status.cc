@@ -53,6 +53,14 @@ constexpr auto kCounters = std::to_array<ControllerCounter>({
      "Moves of a request and its KV to another pipeline that were begun.", &Counters::moves},
     {"moves_failed", "millrace_cluster_moves_failed_total",
      "Moves that failed; the request continued without that KV.", &Counters::moves_failed},
+    {"drained_finished", "millrace_cluster_drained_finished_total",
+     "Requests that ended on a worker that drains, before it had to leave.",
+     &Counters::drained_finished},
+    {"drained_moved", "millrace_cluster_drained_moved_total",
+     "Requests that moved with their KV from a worker that drains.", &Counters::drained_moved},
+    {"drained_replayed", "millrace_cluster_drained_replayed_total",
+     "Requests that ran on a worker until its deadline came and were computed again elsewhere.",
+     &Counters::drained_replayed},
     {"hand_overs", "millrace_cluster_hand_overs_total",
      "Moves from prefill to decode that were begun.", &Counters::hand_overs},
     {"hand_overs_failed", "millrace_cluster_hand_overs_failed_total",
@@ -64,6 +72,12 @@ constexpr auto kCounters = std::to_array<ControllerCounter>({
      "Pulls of KV that a worker could not complete.", &Counters::pulls_failed},
     {"leases_renewed", "millrace_cluster_kv_leases_renewed_total",
      "Leases on KV that were renewed because the puller is alive.", &Counters::leases_renewed},
+    {"weights_kept", "millrace_cluster_weight_bytes_kept_total",
+     "Bytes of weights that a load found on its worker already.", &Counters::weights_kept},
+    {"weights_from_peers", "millrace_cluster_weight_bytes_from_peers_total",
+     "Bytes of weights that a load fetched from other workers.", &Counters::weights_from_peers},
+    {"weights_from_disk", "millrace_cluster_weight_bytes_from_disk_total",
+     "Bytes of weights that a load read from its worker's disk.", &Counters::weights_from_disk},
     {"profiles_refused", "millrace_cluster_profiles_refused_total",
      "Profiles of workers that were not used: damaged, of another model, or not plausible.",
      &Counters::profiles_refused},
@@ -99,6 +113,7 @@ ControllerCounters ControllerCore::counters() const {
   counters.computed_in_part = transfers.computed_in_part;
   counters.moves = transfers.moves;
   counters.moves_failed = transfers.moves_failed;
+  counters.drained_moved = transfers.drained_moved;
   counters.hand_overs = transfers.hand_overs;
   counters.hand_overs_failed = transfers.hand_overs_failed;
   counters.moved_bytes = transfers.moved_bytes;

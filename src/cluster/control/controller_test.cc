@@ -108,7 +108,14 @@ TEST(ControllerCore, GivesWeightSourcesToAWorkerWithoutWeights) {
   EXPECT_TRUE(sources(loads[0].second).empty()) << "there was no other worker";
   EXPECT_TRUE(sources(loads[1].second).empty()) << "the first has nothing to give";
   EXPECT_EQ(loads[0].second.model_fingerprint, "right");
-  for (const auto& [to, load] : loads) Receive(*c, to, ShardLoaded{.shard = load.shard}, At(0.1));
+  for (const auto& [to, load] : loads) {
+    const ShardLoaded loaded{
+        .shard = load.shard, .weight_bytes = 10, .kept_bytes = 3, .peer_bytes = 5};
+    Receive(*c, to, loaded, At(0.1));
+  }
+  EXPECT_EQ(c->counters().weights_kept, 6u);
+  EXPECT_EQ(c->counters().weights_from_peers, 10u);
+  EXPECT_EQ(c->counters().weights_from_disk, 4u);
   join(4, "right");
   join(5, "");
   (void)Sent<LoadShard>(*c);

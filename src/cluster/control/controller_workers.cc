@@ -8,15 +8,6 @@
 #include "cluster/control/controller_core.h"
 
 namespace millrace::cluster {
-namespace {
-
-// Somebody stops the process; its machine may stay.
-bool StopsProcess(NoticeSource source) {
-  return source == NoticeSource::kSignal || source == NoticeSource::kKubernetes ||
-         source == NoticeSource::kSlurm;
-}
-
-}  // namespace
 
 void ControllerCore::On(ConnectionId from, const Join& message, Time now) {
   if (members_.Find(from) != nullptr) {  // a session has one Join
@@ -77,10 +68,19 @@ void ControllerCore::LoseWorker(WorkerId id, const Status& reason, bool disconne
 void ControllerCore::On(ConnectionId from, const ShardLoaded& message, Time now) {
   const WorkerId worker = members_.Find(from)->id;
   switch (deployment_.ShardLoaded(worker, message)) {
-    case Deployment::LoadResult::kTaken: return;
+    case Deployment::LoadResult::kTaken: return CountWeights(message);
     case Deployment::LoadResult::kStale: ++counters_.stale_messages; return;
     case Deployment::LoadResult::kWorkerLost: return LoseWorker(worker, message.status, true, now);
   }
+}
+
+void ControllerCore::CountWeights(const ShardLoaded& message) {
+  if (!message.status.ok()) return;
+  const int64_t kept = std::clamp<int64_t>(message.kept_bytes, 0, message.weight_bytes);
+  const int64_t peers = std::clamp<int64_t>(message.peer_bytes, 0, message.weight_bytes - kept);
+  counters_.weights_kept += static_cast<uint64_t>(kept);
+  counters_.weights_from_peers += static_cast<uint64_t>(peers);
+  counters_.weights_from_disk += static_cast<uint64_t>(message.weight_bytes - kept - peers);
 }
 
 void ControllerCore::On(ConnectionId, const ShardProgress& message, Time) {

@@ -6,7 +6,8 @@
 //
 // A change of layout is one numbered transaction (SpotServe section 4). First the missing weights
 // of the next layout are loaded beside the old ones, then requests move over, then unused weights
-// are dropped. The old layout is unchanged until the next one is completely loaded. If the next one
+// are dropped. The old layout is unchanged until the next one is completely loaded; only if it has
+// lost all its pipelines, one complete pipeline of the next layout is enough. If the next one
 // cannot be loaded, it is given up.
 //
 // All workers of a pipeline are of one bit class. A stage that has lost its worker waits for one of

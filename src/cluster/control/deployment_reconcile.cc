@@ -185,8 +185,12 @@ void Deployment::CloseUnlessReplaced() {
   for (WorkerId draining : DrainingInService()) (void)CloseStagesOf(draining);
 }
 
+// The next layout comes into force once it is up. If the one in force has no complete pipeline, the
+// first complete one of the next layout serves at once, and the others follow as they load.
 void Deployment::SwitchIfUp() {
-  if (!next_ || !next_->Up()) return;
+  if (!next_) return;
+  const bool replaces_nothing = !CanServe(layout_) && CanServe(*next_);
+  if (!next_->Up() && !replaces_nothing) return;
   layout_ = std::move(*next_);
   next_.reset();
   ++applied_;

@@ -178,6 +178,26 @@ TEST_F(DeploymentTest, ALayoutThatCannotBeLoadedIsGivenUp) {
   EXPECT_TRUE(members_.at(WorkerId(2)).Usable());
 }
 
+TEST_F(DeploymentTest, ACompletePipelineServesAtOnceWhereNothingElseDoes) {
+  Start(PlanOf({kFront, kBack}));
+  Join(1);
+  Join(2);
+  Reconcile();
+  Loaded(1);
+  Loaded(2);
+  Begin(PlanOf({kAll, kAll}));
+  Reconcile();
+  Loaded(1);
+  EXPECT_FALSE(Reconcile().switched) << "the plan in force serves";
+  Lose(2);
+  EXPECT_TRUE(Reconcile().switched);
+  Join(3);
+  Reconcile();
+  Loaded(3);
+  Reconcile();
+  EXPECT_TRUE(deployment_.layout().Up()) << "the other pipeline follows";
+}
+
 TEST_F(DeploymentTest, AWorkerThatCannotLoadForTheLayoutInForceIsReplaced) {
   Start(PlanOf({kAll}));
   Join(1);

@@ -88,6 +88,7 @@ class KvPulls {
   // Has.
   std::optional<Ended> Done(const PullDone& done);
 
+  bool idle() const { return pulls_.empty(); }
   bool Reads(RequestId id, PipelineId from) const;
   // Renews the exports that the request's pulls read.
   void Renew(RequestId id, PipelineId from);

@@ -44,6 +44,8 @@ class MachineReports {
   void Tick(bool busy, Time now);
 
   std::vector<LinkStatus> Links(Time now) const;
+  // Null: links are not probed.
+  const LinkProbes* probes() const { return probes_ ? &*probes_ : nullptr; }
   const std::map<NoticeOrigin, uint64_t>& notices() const { return notices_; }
   uint64_t profiles_refused() const { return profiles_refused_; }
   uint64_t links_probed() const { return links_probed_; }

@@ -15,6 +15,7 @@ namespace {
 // Back-off for opening a lost pipeline's route again.
 constexpr Duration kRetryFirst = Duration::Seconds(0.05);
 constexpr Duration kRetryMost = Duration::Seconds(2);
+constexpr double kTokenTimeWeight = 0.1;  // of the newest step in the moving average
 
 std::string RetryKey(const std::vector<PipelineHop>& hops) {
   std::string key;
@@ -286,6 +287,10 @@ void Pipelines::Commit(Pipeline& pipeline, const StepResult& result, Time now,
   if (!retries_.empty()) retries_.erase(RetryKey(pipeline.hops));
   const auto step = pipeline.timer.Done(result.id, now);
   const bool measured = step && pipeline.prefill.Ended(*step);
+  if (step && step->decodes > 0) {
+    const double weight = pipeline.token_s > 0 ? kTokenTimeWeight : 1;
+    pipeline.token_s += weight * (step->round_trip.seconds() - pipeline.token_s);
+  }
   if (step && pipeline.budget && pipeline.budget->Ended(*step)) {
     pipeline.scheduler->LimitSteps({.tokens_beside_decodes = pipeline.budget->tokens()});
   }

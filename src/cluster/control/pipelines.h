@@ -50,6 +50,7 @@ struct Pipeline {
   sched::StepTimer timer;
   sched::PrefillMeter prefill;
   std::optional<sched::StepBudget> budget;  // if its steps keep a TPOT limit
+  double token_s = 0;                       // from token to token of a request; 0: not measured
   std::set<WorkerId> to_open;               // workers that have not answered OpenPipeline
   bool open = false;
   bool shares = false;    // its workers also serve other routes of the plan

@@ -14,6 +14,7 @@
 
 #include "cluster/control/id_source.h"
 #include "cluster/control/layout.h"
+#include "cluster/control/link_probes.h"
 #include "cluster/control/membership.h"
 #include "cluster/control/outbox.h"
 
@@ -27,6 +28,8 @@ struct ShardLoadOptions {
   int max_batched_tokens = 0;
   int max_model_len = 0;
   uint64_t secret = 0;  // random; for the ids of groups
+
+  const LinkProbes* links = nullptr;  // between workers, as measured; outlives ShardLoads
 };
 
 class ShardLoads {
@@ -57,8 +60,9 @@ class ShardLoads {
   void CheckIntegrity() const;
 
  private:
-  std::vector<WorkerAddress> SourcesFor(WorkerId worker, LayerRange layers,
-                                        const Layout& in_force) const;
+  std::vector<WorkerAddress> SourcesFor(WorkerId worker, LayerRange layers, TensorRank rank,
+                                        const std::vector<Layout*>& layouts);
+  int SpeedClass(WorkerId from, WorkerId to) const;
   void Unload(ShardId shard);
 
   const ShardLoadOptions options_;
@@ -67,6 +71,7 @@ class ShardLoads {
   Outbox& outbox_;
   std::map<ShardId, WorkerId> shards_;
   std::vector<ShardId> cancelled_;
+  std::map<WorkerId, size_t> asked_first_;  // loads that this worker was the first source of
 };
 
 }  // namespace millrace::cluster

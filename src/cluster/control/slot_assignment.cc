@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "plan/spot/assignment.h"
 
 namespace millrace::cluster {
 namespace {
@@ -36,24 +37,34 @@ const Membership::Worker* UsableOf(const Membership& members, std::string_view n
   return found == members.all().end() ? nullptr : &found->second;
 }
 
-bool Holds(const Membership::Worker& worker, LayerRange layers, TensorRank rank) {
-  return std::ranges::any_of(worker.join.held, [&](const HeldShard& held) {
-    return held.layers == layers && held.rank == rank;
-  });
+// How much of a rank's layers another one has. A rank of another degree has other parts of them.
+int64_t Shared(LayerRange layers, TensorRank rank, LayerRange other_layers, TensorRank other_rank) {
+  return rank == other_rank ? layers.Overlap(other_layers).size() : 0;
 }
 
-// How well the worker's slot in `other` prepares it for that rank of the stage. 0: not at all.
-int ScoreOf(const Layout& other, WorkerId worker, LayerRange layers, TensorRank rank) {
-  int score = 0;
-  for (const LayoutStage& stage : other.stages) {
-    if (static_cast<int>(stage.ranks.size()) != rank.size) continue;
-    if (stage.ranks[static_cast<size_t>(rank.rank)].worker != worker) continue;
-    // The more of the wanted layers it has, the better.
-    const int shared = std::min(stage.plan.layers.end, layers.end) -
-                       std::max(stage.plan.layers.begin, layers.begin);
-    score = std::max(score, stage.plan.layers == layers ? 1 << 20 : 2 + shared);
+TensorRank RankOf(const LayoutStage& stage, size_t rank) {
+  return {static_cast<int>(rank), static_cast<int>(stage.ranks.size())};
+}
+
+// How much of that rank's weights the worker has: from its slots in `other`, or from an earlier
+// session. Its KV lies with them. Of equals, those in use count more, and most a shard that serves
+// unchanged.
+int64_t KeptBy(const Membership::Worker& worker, const Layout* other, LayerRange layers,
+               TensorRank rank) {
+  constexpr int64_t kLayer = 4;
+  int64_t kept = 0;
+  for (const HeldShard& held : worker.join.held) {
+    kept = std::max(kept, kLayer * Shared(layers, rank, held.layers, held.rank));
   }
-  return score;
+  if (other == nullptr) return kept;
+  for (const LayoutStage& stage : other->stages) {
+    for (size_t r = 0; r < stage.ranks.size(); ++r) {
+      const int64_t shared = Shared(layers, rank, stage.plan.layers, RankOf(stage, r));
+      if (stage.ranks[r].worker != worker.id || shared == 0) continue;
+      kept = std::max(kept, kLayer * shared + (stage.plan.layers == layers ? 2 : 1));
+    }
+  }
+  return kept;
 }
 
 // Fills the empty slots of one layout.
@@ -75,14 +86,11 @@ class Filler {
     ForEachEmptySlot([&](const LayoutStage& stage, size_t rank) { return Named(stage, rank); });
     ForEachEmptySlot([&](const LayoutStage& stage, size_t rank) { return OfNode(stage, rank); });
     ChooseClasses();
-    // First the slots whose layers a free worker holds. With any other slot it would have to load.
-    for (const bool only_held : {true, false}) {
-      ForEachEmptySlot([&](const LayoutStage& stage, size_t rank) {
-        if (const auto same = OfNode(stage, rank)) return same;  // chosen a moment ago
-        if (only_held && !SomeoneHolds(stage, rank)) return std::optional<WorkerId>();
-        return Free(stage, rank);
-      });
-    }
+    MatchThoseThatHoldLayers();
+    ForEachEmptySlot([&](const LayoutStage& stage, size_t rank) {
+      const auto same = OfNode(stage, rank);  // chosen a moment ago
+      return same ? same : Free(stage);
+    });
   }
 
  private:
@@ -90,19 +98,22 @@ class Filler {
   void ForEachSlot(const Choose& choose) {
     for (LayoutStage& stage : layout_.stages) {
       for (size_t rank = 0; rank < stage.ranks.size() && !stage.closing; ++rank) {
-        const std::optional<WorkerId> worker = choose(stage, rank);
-        if (!worker) continue;
-        const BitClass bits = members_.at(*worker).bits;
-        stage.ranks[rank].worker = worker;
-        stage.ranks[rank].bits = bits;
-        stage.last_bits = bits;
-        group_bits_.emplace(GroupOf(stage), bits);
+        if (const std::optional<WorkerId> worker = choose(stage, rank)) {
+          Assign(stage, rank, *worker);
+        }
       }
     }
   }
+  void Assign(LayoutStage& stage, size_t rank, WorkerId worker) {
+    const BitClass bits = members_.at(worker).bits;
+    stage.ranks[rank].worker = worker;
+    stage.ranks[rank].bits = bits;
+    stage.last_bits = bits;
+    group_bits_.emplace(GroupOf(stage), bits);
+  }
   template <typename Choose>
   void ForEachEmptySlot(const Choose& choose) {
-    ForEachSlot([&](const LayoutStage& stage, size_t rank) {
+    ForEachSlot([&](LayoutStage& stage, size_t rank) {
       return stage.ranks[rank].worker ? std::nullopt : choose(stage, rank);
     });
   }
@@ -205,33 +216,53 @@ class Filler {
     return worker.Usable() && !HasSlot(layout_, worker.id) && !awaited_.contains(worker.id);
   }
 
-  static TensorRank PlaceOf(const LayoutStage& stage, size_t rank) {
-    return {static_cast<int>(rank), static_cast<int>(stage.ranks.size())};
-  }
-
-  bool SomeoneHolds(const LayoutStage& stage, size_t rank) const {
-    return std::ranges::any_of(members_.all(), [&](const auto& entry) {
-      return IsFree(entry.second) && Fits(stage, entry.second.bits) &&
-             Holds(entry.second, stage.plan.layers, PlaceOf(stage, rank));
+  // Gives free workers to slots so that as few bytes as possible have to be loaded: a matching of
+  // greatest weight (SpotServe section 3.3). Slots of one node go to one worker. Workers that would
+  // keep nothing get none.
+  void MatchThoseThatHoldLayers() {
+    using Place = std::vector<std::pair<LayoutStage*, size_t>>;  // the slots of one node
+    std::vector<Place> places;
+    std::map<NodeIndex, size_t> place_of;
+    ForEachEmptySlot([&](LayoutStage& stage, size_t rank) {
+      const std::optional<NodeIndex> node = NodeOf(stage.plan, rank);
+      const auto [known, added] =
+          node ? place_of.emplace(*node, places.size()) : std::pair(place_of.end(), true);
+      if (added) places.emplace_back();
+      places[added ? places.size() - 1 : known->second].emplace_back(&stage, rank);
+      return std::optional<WorkerId>();
     });
+    std::vector<const Membership::Worker*> free;
+    for (const auto& [id, worker] : members_.all()) {
+      if (IsFree(worker)) free.push_back(&worker);
+    }
+    if (std::max(places.size(), free.size()) > plan::spot::kAssignmentRowsMax) return;
+    std::vector<int64_t> weights;
+    for (const Place& place : places) {
+      for (const Membership::Worker* worker : free) {
+        int64_t& kept = weights.emplace_back(0);
+        for (const auto& [stage, rank] : place) {
+          if (!Fits(*stage, worker->bits)) continue;
+          kept += KeptBy(*worker, other_, stage->plan.layers, RankOf(*stage, rank));
+        }
+      }
+    }
+    if (std::ranges::count(weights, 0) == std::ssize(weights)) return;
+    const auto chosen = plan::spot::AssignMaxWeight(static_cast<int>(places.size()),
+                                                    static_cast<int>(free.size()), weights);
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (!chosen[i] || weights[i * free.size() + static_cast<size_t>(*chosen[i])] == 0) continue;
+      for (const auto& [stage, rank] : places[i]) {
+        Assign(*stage, rank, free[static_cast<size_t>(*chosen[i])]->id);
+      }
+    }
   }
 
-  // The best of the free workers.
-  std::optional<WorkerId> Free(const LayoutStage& stage, size_t rank) const {
-    const TensorRank place = PlaceOf(stage, rank);
-    std::optional<WorkerId> best;
-    int best_score = 0;
+  // The free worker that joined first.
+  std::optional<WorkerId> Free(const LayoutStage& stage) const {
     for (const auto& [id, worker] : members_.all()) {
-      if (!IsFree(worker) || !Fits(stage, worker.bits)) continue;
-      int score = Holds(worker, stage.plan.layers, place) ? 3 : 1;
-      if (other_ != nullptr) {
-        score = std::max(score, 1 + ScoreOf(*other_, id, stage.plan.layers, place));
-      }
-      if (score <= best_score) continue;
-      best_score = score;
-      best = id;
+      if (IsFree(worker) && Fits(stage, worker.bits)) return id;
     }
-    return best;
+    return std::nullopt;
   }
 
   Layout& layout_;

@@ -12,9 +12,10 @@ namespace millrace::cluster {
 // Gives every empty slot a usable worker, as far as there are such workers. Stages that are closing
 // get none. All slots of one node of the plan get the same worker; any other worker gets one slot.
 //
-// In order of preference: the worker that the plan names, which gets no other slot; the one that
-// stands in for the node already; one that holds these layers, or some of them, in `other`; one
-// that holds them from an earlier session; the one that joined first. `other` may be null.
+// First the worker that the plan names, which gets no other slot, and the one that stands in for
+// the node already. Then the workers that hold layers, in `other` or from an earlier session, get
+// slots so that together they keep as much as possible (SpotServe section 3.3). The slots that are
+// left get the workers that joined first. `other` may be null.
 //
 // A group of stages (Layout::groups) gets workers of one bit class: that of the workers it has, or
 // of those that the plan names, or of those it had last, or the class that can fill the group.

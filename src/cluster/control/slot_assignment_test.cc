@@ -84,6 +84,42 @@ TEST_F(SlotAssignment, TheOtherLayoutCountsMoreThanEarlierSessions) {
   EXPECT_EQ(WorkersOf(layout), "-1");
 }
 
+// Slot by slot, the first slot would take a worker that is worth more in the second.
+TEST_F(SlotAssignment, AsFewLayersAsPossibleAreLoaded) {
+  for (uint64_t worker : {1, 2, 3}) Join(worker);
+  Plan plan{.num_layers = 6};
+  plan.stages = {{.layers = {0, 3}}, {.layers = {3, 6}}};
+  plan.edges = {{std::nullopt, 0, 1}, {0, 1, 1}, {1, std::nullopt, 1}};
+  Plan before{.num_layers = 6};
+  before.stages = {{.layers = {0, 4}}, {.layers = {4, 6}}};
+  before.edges = plan.edges;
+  Layout other = MakeLayout(std::move(before), {}).value();
+  other.stages[0].ranks[0].worker = WorkerId(3);
+  other.stages[1].ranks[0].worker = WorkerId(2);
+  Layout layout = MakeLayout(plan, {}).value();
+  FillSlots(layout, &other, members_);
+  EXPECT_EQ(WorkersOf(layout), "32") << "five layers stay";
+  // w3 has 2 of the first three layers and 2 of the others, w2 has 1 of the first three.
+  other.stages[0].plan.layers = {1, 5};
+  other.stages[1].plan.layers = {0, 1};
+  layout = MakeLayout(plan, {}).value();
+  FillSlots(layout, &other, members_);
+  EXPECT_EQ(WorkersOf(layout), "23") << "three layers stay; slot by slot it would be two";
+}
+
+TEST_F(SlotAssignment, ARankOfAnotherDegreeKeepsNothing) {
+  for (uint64_t worker : {1, 2, 3}) Join(worker);
+  Layout other = MakeLayout(EvenPlan("m", 4, 1, 2), {}).value();
+  other.stages[0].ranks[0].worker = WorkerId(2);
+  other.stages[0].ranks[1].worker = WorkerId(3);
+  Layout layout = MakeLayout(EvenPlan("m", 4, 1, 1), {}).value();
+  FillSlots(layout, &other, members_);
+  EXPECT_EQ(WorkersOf(layout), "1");
+  layout = MakeLayout(EvenPlan("m", 4, 1, 2), {}).value();
+  FillSlots(layout, &other, members_);
+  EXPECT_EQ(WorkersOf(layout), "23");
+}
+
 TEST_F(SlotAssignment, ThePlansWorkerCountsMost) {
   Join(1);
   Join(2);

@@ -50,7 +50,6 @@ bool Transfers::StillThere(const PipelineHop& hop) const {
                              [&](ShardId shard) { return deployment_.HasShard(shard); });
 }
 
-// Whether a worker of the pipeline drains. Its machine may be gone soon.
 bool Transfers::IsLeaving(const Pipeline& pipeline) const {
   return std::ranges::any_of(
       members_.all(), [&](const auto& w) { return w.second.draining && pipeline.Uses(w.first); });
@@ -117,6 +116,7 @@ Status Transfers::Migrate(RequestId id, Pipeline& from, Pipeline& to, Time now) 
 }
 
 void Transfers::StartPulls(Pipeline& to, Time now) {
+  if (!to.pulls.empty()) copy_rate_.Passed(!pulls_.idle(), now);
   for (const sched::KvPull& pull : std::exchange(to.pulls, {})) {
     const Migrations::Migration* migration = migrations_.Find(pull.id);
     if (migration != nullptr && migration->to == to.id) {
@@ -155,11 +155,13 @@ bool Transfers::StartFetch(Pipeline& to, const sched::KvPull& pull, bool doubtfu
 
 bool Transfers::Done(const PullDone& done, Time now) {
   if (!pulls_.Has(done.transfer)) return false;
+  copy_rate_.Passed(true, now);
   counters_.moved_bytes += static_cast<uint64_t>(std::max<int64_t>(0, done.bytes));
   counters_.pulls_failed += done.status.ok() ? 0 : 1;
   const std::optional<KvPulls::Ended> ended = pulls_.Done(done);
   if (!ended) return true;
   MeasurePull(done, ended->pull);
+  if (ended->layers.HasAllKv()) copy_rate_.Arrived(ended->pull.end_token - ended->pull.first_token);
   Pipeline& to = pipelines_.at(ended->to);
   pipelines_.Touch(to.id);
   CountHandOver(*ended, to);
@@ -241,6 +243,7 @@ std::vector<Transfers::Returned> Transfers::ContinuePauses(Time now) {
 
 // The request is paused at a step boundary. The destination owns it from now on.
 void Transfers::ChangeOwner(Pipeline& from, Pipeline& to, RequestId id, Migrations::Paused paused) {
+  counters_.drained_moved += IsLeaving(from) ? 1 : 0;
   pipelines_.Remove(from, id);
   to.requests.Add(id, 0);
   requests_.Place(id, to.id);

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/control/copy_rate.h"
 #include "cluster/control/deployment.h"
 #include "cluster/control/kv_memory.h"
 #include "cluster/control/kv_pulls.h"
@@ -45,6 +46,7 @@ struct TransferCounters {
   uint64_t recomputed = 0;        // of moves_failed: some KV was computed again
   uint64_t fetched = 0;           // by requests whose pipeline was lost
   uint64_t computed_in_part = 0;  // of these: some layers computed again
+  uint64_t drained_moved = 0;     // migrated away from a worker that drains
   uint64_t moved_bytes = 0, pulls_failed = 0, leases_renewed = 0;
 };
 
@@ -75,6 +77,8 @@ class Transfers {
   double HandOverSeconds(int64_t tokens) const {
     return pull_s_per_token_ * static_cast<double>(tokens);
   }
+  // How many tokens of KV the workers copy per second in all, as measured. nullopt: none so far.
+  std::optional<double> copied_tokens_per_s() const { return copy_rate_.tokens_per_s(); }
   // What the request has left is of no more use, because it has ended.
   void Drop(RequestId id);
   // The same, because it will be computed again.
@@ -109,6 +113,8 @@ class Transfers {
   // Renews leases and ends expired ones. Call it at least once per heartbeat interval.
   void Tick(Time now);
 
+  // Whether a worker of the pipeline drains. Its machine may be gone soon.
+  bool IsLeaving(const Pipeline& pipeline) const;
   // Whether all workers of the hop still have its layers.
   bool StillThere(const PipelineHop& hop) const;
   // The pipeline is about to be closed because it is lost: records the KV that its requests have on
@@ -150,7 +156,6 @@ class Transfers {
   bool Renew(RequestId id, const RecoverableKv& left, Time now);
   bool StillIntact(RequestId id, const RecoverableKv& left) const;
   bool PullerAlive(PipelineId to, Time now) const;
-  bool IsLeaving(const Pipeline& pipeline) const;
   PulledActivations ActivationsFrom(const Pipeline* pipeline) const;
   std::vector<PipelineHop> ReadableHops(PipelineId id) const;
   sched::Scheduler* SchedulerOf(PipelineId id) const;
@@ -165,7 +170,8 @@ class Transfers {
   RecoverableKvStore kv_;
   Migrations migrations_;
   bool dropped_ = false;
-  double pull_s_per_token_ = 0;  // a moving average
+  double pull_s_per_token_ = 0;  // a moving average, of single pulls
+  CopyRate copy_rate_;
   TransferCounters counters_;
 };
 

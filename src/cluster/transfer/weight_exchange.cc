@@ -102,7 +102,8 @@ Result<net::PullSource> WeightExchange::ServeAny(const WeightRequest& asked) con
 
 // ---- the side that fetches
 
-Result<std::string> WeightExchange::Fetch(const LoadShard& load, const Progress& progress) {
+Result<std::string> WeightExchange::Fetch(const LoadShard& load, const Progress& progress,
+                                          const model::LoadedWeights& here) {
   std::vector<Source> sources;
   for (const WorkerAddress& source : load.sources) {
     if (sources.size() == kWeightSourcesMax) break;
@@ -116,11 +117,13 @@ Result<std::string> WeightExchange::Fetch(const LoadShard& load, const Progress&
   }
   const Time start = clock_.Now();
   const uint64_t before = counters().pulled_bytes;
-  Status status = FetchLayers(load, sources, progress);
+  Status status = FetchLayers(load, sources, progress, here);
   if (status.ok()) {
-    MR_LOG(info, "fetched {} of layers {}-{} from other workers in {:.2f} s",
-           FormatBytes(static_cast<int64_t>(counters().pulled_bytes - before)), load.layers.begin,
-           load.layers.end - 1, (clock_.Now() - start).seconds());
+    if (const uint64_t pulled = counters().pulled_bytes - before; pulled > 0) {
+      MR_LOG(info, "fetched {} of layers {}-{} from other workers in {:.2f} s",
+             FormatBytes(static_cast<int64_t>(pulled)), load.layers.begin, load.layers.end - 1,
+             (clock_.Now() - start).seconds());
+    }
     return copy_.store->folder();
   }
   if (status.code() != StatusCode::kUnavailable) return status;
@@ -136,11 +139,19 @@ Result<std::string> WeightExchange::Fetch(const LoadShard& load, const Progress&
 }
 
 Status WeightExchange::FetchLayers(const LoadShard& load, std::vector<Source>& sources,
-                                   const Progress& progress) {
+                                   const Progress& progress, const model::LoadedWeights& here) {
   const std::string wanted = Wanted(load);
   if (copy_.digests && copy_.digests->fingerprint() != wanted) {
     return FailedPrecondition(
         "this worker has already copied weights of another model; restart it");
+  }
+  const auto complete = [&](const std::vector<WeightRange>& ranges) {
+    return std::ranges::all_of(
+        ranges, [&](const WeightRange& range) { return copy_.store->Check(range).ok(); });
+  };
+  if (copy_.digests) {  // no source is needed for what was fetched before
+    MR_ASSIGN_OR_RETURN(const auto ranges, copy_.store->RangesFor(load.layers, load.rank, here));
+    if (complete(ranges)) return OkStatus();
   }
   MR_RETURN_IF_ERROR(AskForLists(sources, wanted, progress));
   if (!copy_.digests) MR_RETURN_IF_ERROR(BeginCopy(sources, progress));
@@ -149,7 +160,7 @@ Status WeightExchange::FetchLayers(const LoadShard& load, std::vector<Source>& s
       Fail(source, InvalidArgument("its weight files are split differently"));
     }
   }
-  MR_ASSIGN_OR_RETURN(const auto ranges, copy_.store->RangesFor(load.layers, load.rank));
+  MR_ASSIGN_OR_RETURN(const auto ranges, copy_.store->RangesFor(load.layers, load.rank, here));
   MR_RETURN_IF_ERROR(PullInto(sources, PartsOf(ranges), progress));
   // A byte that no chunk covers would be read as zero.
   for (const WeightRange& range : ranges) MR_RETURN_IF_ERROR(copy_.store->Check(range));

@@ -62,10 +62,12 @@ class WeightExchange {
 
   // Called with numbers of bytes; false: the load is no longer wanted.
   using Progress = std::function<bool(int64_t done, int64_t total)>;
-  // Returns a folder that contains the files this load needs. kUnavailable: no source could serve
-  // them; the message has the reasons. kCancelled: `progress` returned false. kResourceExhausted,
-  // kFailedPrecondition: the copy cannot be stored.
-  Result<std::string> Fetch(const LoadShard& load, const Progress& progress);
+  // Returns a folder that contains what this load reads beside the weights that are `here`. Front
+  // layers are fetched first. kUnavailable: no source could serve them; the message has the
+  // reasons. kCancelled: `progress` returned false. kResourceExhausted, kFailedPrecondition: the
+  // copy cannot be stored.
+  Result<std::string> Fetch(const LoadShard& load, const Progress& progress,
+                            const model::LoadedWeights& here = {});
   // The fingerprint of the model whose weights were fetched; empty before the first fetch.
   std::string fetched_fingerprint() const;
 
@@ -106,7 +108,8 @@ class WeightExchange {
   bool MatchesDigests(const Part& part, std::span<const std::byte> bytes) const;
   Status PullInto(std::span<Source> sources, const std::vector<Part>& parts,
                   const Progress& progress);
-  Status FetchLayers(const LoadShard& load, std::vector<Source>& sources, const Progress& progress);
+  Status FetchLayers(const LoadShard& load, std::vector<Source>& sources, const Progress& progress,
+                     const model::LoadedWeights& here);
   Status CheckSpace(int64_t bytes) const;
   void Fail(Source& source, const Status& why);
   // Disables the source until it restarts. Returns an error for a copy that depends on it.

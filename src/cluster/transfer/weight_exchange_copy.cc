@@ -128,33 +128,35 @@ Result<std::vector<std::byte>> WeightExchange::PullDigests(Source& source, size_
   return digests;
 }
 
-// The missing chunks of the ranges. Adjacent chunks are merged up to the size limit of a pull.
+// The missing chunks of the ranges, in the order of the ranges. Adjacent chunks are merged up to
+// the size limit of a pull.
 std::vector<WeightExchange::Part> WeightExchange::PartsOf(
     const std::vector<WeightRange>& ranges) const {
-  std::vector<bool> needed(chunks_.size());
+  std::vector<bool> seen(chunks_.size());
+  std::vector<Part> parts;
+  const auto add = [&](const Chunk& chunk) {
+    if (!parts.empty()) {
+      Part& last = parts.back();
+      if (last.range.file == chunk.range.file && last.range.end == chunk.range.begin &&
+          last.chunks.data() + last.chunks.size() == &chunk &&
+          chunk.range.end - last.range.begin <= kWeightPartBytes) {
+        last.range.end = chunk.range.end;
+        last.chunks = {last.chunks.data(), last.chunks.size() + 1};
+        return;
+      }
+    }
+    parts.push_back({chunk.range, {&chunk, 1}});
+  };
   for (const WeightRange& range : ranges) {
     auto it = std::ranges::partition_point(chunks_, [&](const Chunk& c) {
       return std::pair(c.range.file, c.range.end) <= std::pair(range.file, range.begin);
     });
     for (; it != chunks_.end() && it->range.file == range.file && it->range.begin < range.end;
          ++it) {
-      needed[static_cast<size_t>(it - chunks_.begin())] = !copy_.store->Missing(it->range).empty();
+      std::vector<bool>::reference known = seen[static_cast<size_t>(it - chunks_.begin())];
+      if (!known && !copy_.store->Missing(it->range).empty()) add(*it);
+      known = true;
     }
-  }
-  std::vector<Part> parts;
-  for (size_t i = 0; i < chunks_.size(); ++i) {
-    if (!needed[i]) continue;
-    const WeightRange& chunk = chunks_[i].range;
-    if (!parts.empty()) {
-      Part& last = parts.back();
-      if (last.range.file == chunk.file && last.range.end == chunk.begin &&
-          chunk.end - last.range.begin <= kWeightPartBytes) {
-        last.range.end = chunk.end;
-        last.chunks = {last.chunks.data(), last.chunks.size() + 1};
-        continue;
-      }
-    }
-    parts.push_back({chunk, {&chunks_[i], 1}});
   }
   return parts;
 }

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/mutex.h"
 #include "base/testing/temp_folder.h"
 #include "model/describe.h"
 #include "model/make_model.h"
@@ -159,6 +160,55 @@ TEST(WeightExchange, OnlyTheNeededLayersArePulled) {
   // Layers that are already copied need no source.
   EXPECT_TRUE(reader.exchange.Fetch(Load({1, 4}, {}), kWanted).ok());
   EXPECT_EQ(owner.exchange.counters().refused, 0u);
+}
+
+// The bytes on the wire are those of the layers that the worker lacks, and of the files' heads.
+TEST(WeightExchange, WeightsThatAreHereAreNotPulled) {
+  WeightNode owner, reader;
+  owner.Offer(Folder());
+  auto device = *tensor::NewCpuDevice({.threads = 1, .pin_threads = false});
+  auto old = *model::Model::Load(Folder(), *device, {.layers = LayerRange{0, 4}});
+  const auto folder = reader.exchange.Fetch(Load({2, 6}, {&owner}), kWanted, old->weights());
+  ASSERT_TRUE(folder.ok()) << folder.status().ToString();
+  auto next =
+      *model::Model::Load(*folder, *device, {.layers = LayerRange{2, 6}, .here = old->weights()});
+  const auto needed = static_cast<uint64_t>(next->read_bytes());
+  EXPECT_LT(next->read_bytes(), next->loaded_bytes() * 6 / 10);
+  const uint64_t wire = reader.plane->stats().pull_bytes_received;
+  EXPECT_GE(wire, needed);
+  EXPECT_LE(wire, needed * 102 / 100);
+  // What is here in full needs no source.
+  const uint64_t asked = owner.asked;
+  EXPECT_TRUE(reader.exchange.Fetch(Load({2, 6}, {&owner}), kWanted, next->weights()).ok());
+  EXPECT_EQ(owner.asked, asked);
+}
+
+// In the file, layer 10 is before layer 2.
+TEST(WeightExchange, FrontLayersArePulledFirst) {
+  TempFolder folder;
+  const std::string path = folder.path() + "/model";
+  model::ShapeNumbers shape = kShape;
+  shape.layers = 12;
+  ASSERT_TRUE(model::MakeModel(*model::ShapeConfig("llama-160m", shape), path, {}).ok());
+  Mutex mutex;
+  std::vector<uint64_t> asked;
+  WeightNode reader;
+  WeightNode owner([&](const WeightRequest& request) -> std::optional<std::string> {
+    const MutexLock lock(mutex);
+    if (request.ask == Ask::kRange) asked.push_back(request.range.begin);
+    return std::nullopt;
+  });
+  owner.Offer(path);
+  ASSERT_TRUE(reader.exchange.Fetch(Load({1, 12}, {&owner}), kWanted).ok());
+  const auto first_of = [&](int layer) {
+    const auto runs = *model::WeightRunsOf(path, {layer, layer + 1}, {});
+    return std::ranges::find_if(asked, [&](uint64_t begin) {
+      return std::ranges::any_of(
+          runs, [&](const model::FileRun& run) { return run.begin <= begin && begin < run.end; });
+    });
+  };
+  ASSERT_NE(first_of(10), asked.end());
+  EXPECT_LT(first_of(2), first_of(10));
 }
 
 TEST(WeightExchange, APartialCopyIsServedToOthers) {

@@ -86,13 +86,13 @@ void WorkerCore::On(const Leave& message, Time) {
 
 void WorkerCore::On(LoadShard& message, Time) {
   if (shards_.contains(message.shard)) return;
-  // Orphans are kept for a controller that loads the same weights. A load of other weights needs
-  // their memory.
+  // Orphans are kept for a controller that loads some of the same weights. A load of other weights
+  // needs their memory.
   const auto same_weights = [&](const Shard& shard) {
     return shard.loaded && shard.load.layers == message.layers && shard.load.rank == message.rank &&
            shard.load.max_batched_tokens >= message.max_batched_tokens;
   };
-  if (std::ranges::none_of(shards_, [&](const auto& e) { return same_weights(e.second); })) {
+  if (std::ranges::none_of(shards_, [&](const auto& e) { return HasPartOf(e.second, message); })) {
     DropOrphans();
   }
   if (shards_.size() >= WorkerCoreOptions::kShardsMax) {
@@ -106,17 +106,22 @@ void WorkerCore::On(LoadShard& message, Time) {
     if (same_weights(shard)) start.same_as = id;
   }
   const ShardId shard = message.shard;
-  shards_.emplace(shard, Shard{.load = std::move(message), .same_as = start.same_as});
+  shards_.emplace(shard, Shard{.load = std::move(message)});
   Emit(std::move(start));
 }
 
 void WorkerCore::LoadEnded(const ShardLoaded& loaded, const stage::StageLimits& limits) {
   const auto found = shards_.find(loaded.shard);
   if (found == shards_.end()) return Emit(DropShard{loaded.shard});  // unloaded in the meantime
+  // The rest of what earlier sessions left takes the memory.
+  if (loaded.status.code() == StatusCode::kResourceExhausted && !found->second.orphan &&
+      orphans() > 0) {
+    DropOrphans(true);
+    return Emit(StartLoad{found->second.load, std::nullopt});
+  }
   const TensorRank rank = found->second.load.rank;
   found->second.loaded = loaded.status.ok();
   found->second.limits = limits;
-  found->second.same_as.reset();
   if (!loaded.status.ok()) shards_.erase(found);
   Emit(SendUp{loaded});
   if (loaded.status.ok()) DropOrphans();
@@ -127,10 +132,19 @@ void WorkerCore::LoadEnded(const ShardLoaded& loaded, const stage::StageLimits& 
   }
 }
 
-void WorkerCore::DropOrphans() {
+// Whether some layers of the shard need not be read by this load.
+bool WorkerCore::HasPartOf(const Shard& shard, const LoadShard& load) {
+  return shard.loaded && shard.load.rank == load.rank &&
+         shard.load.layers.Overlap(load.layers).size() > 0;
+}
+
+void WorkerCore::DropOrphans(bool used_too) {
   std::erase_if(shards_, [&](const auto& entry) {
-    const auto reads_it = [&](const auto& e) { return e.second.same_as == entry.first; };
-    if (!entry.second.orphan || std::ranges::any_of(shards_, reads_it)) return false;
+    const auto keeps_some = [&](const auto& e) {
+      return !e.second.loaded && !e.second.orphan && HasPartOf(entry.second, e.second.load);
+    };
+    if (!entry.second.orphan) return false;
+    if (!used_too && std::ranges::any_of(shards_, keeps_some)) return false;
     if (entry.second.loaded) Emit(DropShard{entry.first});
     return true;
   });

@@ -193,11 +193,10 @@ class WorkerCore {
   struct Shard {
     LoadShard load;
     bool loaded = false;
-    stage::StageLimits limits;       // if loaded
-    bool orphan = false;             // of an earlier session; its weights may be reused
-    std::optional<ShardId> same_as;  // the shard whose weights it reuses, while it loads
-    std::deque<BatchOrder> orders;   // from rank 0, if this is another rank
-    uint64_t turn = 0;               // when it last ran
+    stage::StageLimits limits;      // if loaded
+    bool orphan = false;            // of an earlier session; its weights may be reused
+    std::deque<BatchOrder> orders;  // from rank 0, if this is another rank
+    uint64_t turn = 0;              // when it last ran
   };
   struct Pipeline {
     Pipeline(OpenPipeline opened, const StepLimits& limits)
@@ -250,7 +249,8 @@ class WorkerCore {
   void Break(PipelineId id, Pipeline& pipeline, const Status& reason,
              std::optional<WorkerId> suspect);
   void ErasePipeline(PipelineId id);
-  void DropOrphans();
+  static bool HasPartOf(const Shard& shard, const LoadShard& load);
+  void DropOrphans(bool used_too = false);  // used: those that a load in progress can keep part of
   bool HasNext(const Pipeline& pipeline) const;
   void FillByArrival(ShardId id, const Shard& shard, ReadyBatch& batch);
   bool FillByOrder(ShardId id, Shard& shard, ReadyBatch& batch);

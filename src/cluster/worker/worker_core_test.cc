@@ -6,33 +6,13 @@
 
 #include <algorithm>
 
+#include "cluster/worker/testing_core.h"
+
 namespace millrace::cluster {
 namespace {
 
 constexpr PipelineId kPipeline{7};
 constexpr ShardId kShard{3};
-constexpr stage::StageLimits kLimits = {
-    .vocab_size = 100, .max_model_len = 64, .max_batched_tokens = 64};
-
-template <typename T>
-std::vector<T> Take(WorkerCore& core) {
-  std::vector<WorkerAction> actions;
-  core.TakeActions(actions);
-  std::vector<T> out;
-  for (WorkerAction& action : actions) {
-    if (auto* found = std::get_if<T>(&action)) out.push_back(std::move(*found));
-  }
-  return out;
-}
-
-LoadShard Load(ShardId shard, LayerRange layers) {
-  return {.shard = shard, .layers = layers, .rank = {}, .ranks = {{}}, .max_batched_tokens = 64};
-}
-
-void Welcomed(WorkerCore& core, uint64_t worker, Time now = {}) {
-  core.SessionUp(now);
-  core.FromController(Welcome{WorkerId(worker), Term(1), Duration::Seconds(0.25)}, now);
-}
 
 MachineNotice LeavesAt(double seconds) {
   return {.origin = {NoticeSource::kAws, NoticeKind::kTerminate},
@@ -284,30 +264,6 @@ TEST(WorkerCore, RefusesBlocksThatDoNotHoldTheTokens) {
   EXPECT_FALSE(std::get<PullDone>(sent[0].message).status.ok());
   core.FromController(ExportKv{{.pipeline = kPipeline}, {0, 1}, 8, Duration::Seconds(1.0)}, {});
   EXPECT_EQ(Take<Export>(core).size(), 1u);
-}
-
-// Shards outlive a session, but their number does not grow with the number of sessions.
-TEST(WorkerCore, DropsShardsOfEarlierSessions) {
-  WorkerCore core({});
-  uint64_t shard = 100;
-  for (uint64_t session = 1; session <= 40; ++session) {
-    Welcomed(core, session);
-    const ShardId id(++shard);
-    core.FromController(Load(id, {0, 2}), {});
-    const auto starts = Take<StartLoad>(core);
-    ASSERT_EQ(starts.size(), 1u);
-    EXPECT_EQ(starts[0].same_as.has_value(), session > 1);
-    core.LoadEnded({.shard = id}, kLimits);
-    EXPECT_EQ(core.shards(), 1u);
-    EXPECT_EQ(Take<DropShard>(core).size(), session > 1 ? 1u : 0u);
-    core.SessionDown({});
-    EXPECT_EQ(core.orphans(), 1u);
-  }
-  // Other layers: the memory must be free before they are loaded.
-  Welcomed(core, 99);
-  core.FromController(Load(ShardId(1000), {2, 4}), {});
-  EXPECT_EQ(Take<DropShard>(core).size(), 1u);
-  EXPECT_EQ(core.shards(), 1u);
 }
 
 // A pipeline's memory is free before the next controller's pipelines open, so its accounts begin

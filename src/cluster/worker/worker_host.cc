@@ -201,8 +201,9 @@ void WorkerHost::DoPipelineWork() {
   } else {
     auto gone = stages_.extract(std::get<DropShard>(work).shard);
     mutex_.unlock();
-    gone = {};  // frees the weights
+    gone = {};  // frees the weights that no other shard has
     mutex_.lock();
+    if (--drops_ == 0) load_.notify_one();
   }
 }
 
@@ -211,7 +212,9 @@ void WorkerHost::DoPipelineWork() {
 void WorkerHost::Load() {
   MutexLock lock(mutex_);
   while (true) {
-    load_.wait(lock, [this]() MR_REQUIRES(mutex_) { return stopping_ || !loads_.empty(); });
+    load_.wait(lock, [this]() MR_REQUIRES(mutex_) {
+      return stopping_ || (!loads_.empty() && drops_ == 0);
+    });
     if (stopping_) return;
     const LoadJob job = std::move(loads_.front());
     loads_.pop_front();
@@ -287,6 +290,7 @@ void WorkerHost::Do(StartLoad& action) {
 // thread.
 void WorkerHost::Do(DropShard& action) {
   if (auto abort = aborts_.extract(action.shard)) abort.mapped()("the stage was unloaded");
+  ++drops_;
   pipeline_work_.push_back(action);
 }
 

@@ -135,6 +135,7 @@ class WorkerHost {
   std::deque<std::variant<StartPipeline, DropPipeline, DropShard>> pipeline_work_
       MR_GUARDED_BY(mutex_);
   std::deque<LoadJob> loads_ MR_GUARDED_BY(mutex_);
+  size_t drops_ MR_GUARDED_BY(mutex_) = 0;  // DropShard in pipeline_work_: loads need their memory
   std::vector<WorkerAction> actions_ MR_GUARDED_BY(mutex_);
   std::vector<std::pair<Incarnation, Status>> lost_ MR_GUARDED_BY(mutex_);  // found during Flush
   bool flushing_ MR_GUARDED_BY(mutex_) = false;

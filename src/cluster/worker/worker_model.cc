@@ -63,22 +63,57 @@ class RankStage : public stage::WrappedStage {
   const std::shared_ptr<net::Collective> group_;
 };
 
-// What was loaded and still exists. Used by the loading thread only.
+// What was loaded and still exists.
 struct Known {
   std::weak_ptr<stage::Stage> stage;
   std::weak_ptr<stage::ModelStage> model;  // the one in `stage`
   ShardLoaded facts;
 };
 
-// Returns a folder with the files that this load needs.
-Result<std::string> FolderFor(const WorkerModelOptions& options, const LoadShard& load,
-                              const ShardProgressFn& progress) {
-  if (!options.weights) return options.folder;
-  auto fetched = options.weights->Fetch(load, progress);
+// Loads what a worker is given, and remembers it while it exists. Used by the loading thread only.
+class Loader {
+ public:
+  explicit Loader(WorkerModelOptions options) : options_(std::move(options)) {}
+
+  LoadedShard Load(const LoadShard& load, const std::shared_ptr<stage::Stage>& same,
+                   const ShardProgressFn& progress);
+
+ private:
+  using ModelPtr = std::shared_ptr<stage::ModelStage>;
+  struct Here {
+    model::LoadedWeights weights;
+    int64_t bytes = 0;                // of the weights
+    int64_t extra_bytes = 0;          // of those that no shard that serves has
+    std::optional<int64_t> kv_bytes;  // that was promised; none: no shard serves
+  };
+  Status MakeStage(const LoadShard& load, const Known* known, const ShardProgressFn& progress,
+                   LoadedShard& loaded, ModelPtr& model);
+  Result<ModelPtr> LoadModel(const LoadShard& load, net::Collective* group,
+                             const ShardProgressFn& progress, ShardLoaded& facts);
+  Result<std::string> FolderFor(const LoadShard& load, const model::LoadedWeights& here,
+                                const ShardProgressFn& progress) const;
+  Here WhatIsHere() const;
+  std::optional<MemoryAvailable> MemoryBeside(const Here& here, const tensor::Device& device);
+
+  const WorkerModelOptions options_;
+  std::vector<Known> known_;
+  int64_t memory_bytes_ = 0;  // for weights and KV: the most that was there at a load
+};
+
+// Returns a folder with what this load reads.
+Result<std::string> Loader::FolderFor(const LoadShard& load, const model::LoadedWeights& here,
+                                      const ShardProgressFn& progress) const {
+  if (!options_.weights) return options_.folder;
+  if (options_.on_disk && !here.empty()) {
+    MR_ASSIGN_OR_RETURN(const auto runs,
+                        model::WeightRunsOf(options_.folder, load.layers, load.rank, here));
+    if (runs.empty()) return options_.folder;
+  }
+  auto fetched = options_.weights->Fetch(load, progress, here);
   if (fetched.ok() || fetched.status().code() == StatusCode::kCancelled) return fetched;
-  if (options.on_disk) {
-    MR_LOG(warn, "{}; reading {}", fetched.status().message(), options.folder);
-    return options.folder;
+  if (options_.on_disk) {
+    MR_LOG(warn, "{}; reading {}", fetched.status().message(), options_.folder);
+    return options_.folder;
   }
   // The next session asks again at once. The pause keeps failed loads from following each other
   // without a break.
@@ -89,56 +124,134 @@ Result<std::string> FolderFor(const WorkerModelOptions& options, const LoadShard
   return Status(fetched.status().code(),
                 fmt::format("{}, and {} has none; start a worker that has the model's files, or "
                             "copy them there",
-                            fetched.status().message(), options.folder));
+                            fetched.status().message(), options_.folder));
 }
 
-Result<std::shared_ptr<stage::ModelStage>> LoadModel(const WorkerModelOptions& options,
-                                                     const LoadShard& load, net::Collective* group,
-                                                     const ShardProgressFn& progress,
-                                                     ShardLoaded& facts) {
-  MR_ASSIGN_OR_RETURN(auto device, tensor::NewCpuDevice({.threads = options.threads}));
+int64_t StoredBytes(const model::LoadedWeights& weights) {
+  int64_t bytes = 0;
+  for (const auto& [key, weight] : weights) bytes += weight->bytes;
+  return bytes;
+}
+
+// The weights of the shards that exist. They stay until the load has ended.
+Loader::Here Loader::WhatIsHere() const {
+  Here here;
+  model::LoadedWeights serving;
+  for (const Known& one : known_) {
+    const ModelPtr model = one.model.lock();
+    if (!model) continue;
+    const model::LoadedWeights& weights = model->model().weights();
+    here.weights.insert(weights.begin(), weights.end());
+    if (!model->has_pipelines()) continue;
+    serving.insert(weights.begin(), weights.end());
+    here.kv_bytes = std::max(here.kv_bytes.value_or(0), one.facts.kv_bytes);
+  }
+  here.bytes = StoredBytes(here.weights);
+  here.extra_bytes = here.bytes - StoredBytes(serving);
+  return here;
+}
+
+// What a load may take while other shards serve. Their KV may grow to what was promised.
+std::optional<MemoryAvailable> Loader::MemoryBeside(const Here& here,
+                                                    const tensor::Device& device) {
+  memory_bytes_ = std::max(memory_bytes_, here.bytes + device.MemoryAvailable().bytes);
+  if (!here.kv_bytes) return std::nullopt;
+  const auto left = [](int64_t bytes) { return std::max<int64_t>(0, bytes); };
+  if (options_.extra_bytes) {
+    return MemoryAvailable{left(*options_.extra_bytes - here.extra_bytes), "--weights-extra"};
+  }
+  return MemoryAvailable{
+      left(memory_bytes_ - here.bytes - *here.kv_bytes),
+      fmt::format("{}, less {} of weights that are loaded and {} for KV, as of --kv-cache-memory; "
+                  "--weights-extra sets another bound",
+                  BytesText(memory_bytes_), BytesText(here.bytes), BytesText(*here.kv_bytes))};
+}
+
+Result<Loader::ModelPtr> Loader::LoadModel(const LoadShard& load, net::Collective* group,
+                                           const ShardProgressFn& progress, ShardLoaded& facts) {
+  MR_ASSIGN_OR_RETURN(auto device, tensor::NewCpuDevice({.threads = options_.threads}));
   model::LoadOptions how;
   how.layers = load.layers;
   how.tensor_rank = load.rank;
   how.collective = group;
   how.max_batched_tokens = load.max_batched_tokens;
-  how.max_model_len = options.max_model_len;
+  how.max_model_len = options_.max_model_len;
   how.progress = progress;
-  MR_ASSIGN_OR_RETURN(const std::string folder, FolderFor(options, load, progress));
+  Here here = WhatIsHere();
+  how.memory = MemoryBeside(here, *device);
+  how.here = std::move(here.weights);
+  const auto pulled = [&] {
+    return options_.weights ? static_cast<int64_t>(options_.weights->counters().pulled_bytes) : 0;
+  };
+  const int64_t before = pulled();
+  MR_ASSIGN_OR_RETURN(const std::string folder, FolderFor(load, how.here, progress));
   MR_ASSIGN_OR_RETURN(auto weights, model::Model::Load(folder, *device, how));
   facts.weight_bytes = weights->loaded_bytes();
+  facts.kept_bytes = facts.weight_bytes - weights->read_bytes();
+  if (folder != options_.folder) {
+    facts.peer_bytes = std::min(pulled() - before, weights->read_bytes());
+  }
   const auto heads = weights->kv_heads();
   const ModelSpec& spec = weights->spec();
   facts.kv_bytes_per_token_layer = int64_t{2} * (heads.second - heads.first) * spec.head_dim *
                                    static_cast<int64_t>(BytesOf(spec.dtype));
-  facts.kv_bytes = options.kv_bytes.value_or(
+  facts.kv_bytes = options_.kv_bytes.value_or(
       static_cast<int64_t>(kKvMemoryShare * static_cast<double>(device->MemoryAvailable().bytes)));
   return std::make_shared<stage::ModelStage>(std::move(device), std::move(weights));
 }
 
 // Makes a stage of `known`'s weights if `known` is given, else of weights that it loads. Sets
 // `model` to the stage without its group.
-Status MakeStage(const WorkerModelOptions& options, const LoadShard& load, const Known* known,
-                 const ShardProgressFn& progress, LoadedShard& loaded,
-                 std::shared_ptr<stage::ModelStage>& model) {
-  if (options.max_model_len && *options.max_model_len < load.max_model_len) {
+Status Loader::MakeStage(const LoadShard& load, const Known* known, const ShardProgressFn& progress,
+                         LoadedShard& loaded, ModelPtr& model) {
+  if (options_.max_model_len && *options_.max_model_len < load.max_model_len) {
     return InvalidArgument(fmt::format(
         "this worker is prepared for {} tokens, but the controller serves sequences of {}: "
         "raise --max-model-len at the worker or lower it at the controller",
-        *options.max_model_len, load.max_model_len));
+        *options_.max_model_len, load.max_model_len));
   }
   MR_ASSIGN_OR_RETURN(auto group, JoinGroup(load, progress));
   if (known != nullptr) {
     model = known->model.lock();
     loaded.facts = known->facts;
+    loaded.facts.kept_bytes = loaded.facts.weight_bytes;
+    loaded.facts.peer_bytes = 0;
   } else {
-    MR_ASSIGN_OR_RETURN(model, LoadModel(options, load, group.get(), progress, loaded.facts));
+    MR_ASSIGN_OR_RETURN(model, LoadModel(load, group.get(), progress, loaded.facts));
   }
   loaded.stage = model;
   if (!group) return OkStatus();
   loaded.abort = [group](std::string_view why) { group->Abort(why); };
   loaded.stage = std::make_shared<RankStage>(model, std::move(group));
   return OkStatus();
+}
+
+LoadedShard Loader::Load(const LoadShard& load, const std::shared_ptr<stage::Stage>& same,
+                         const ShardProgressFn& progress) {
+  LoadedShard loaded;
+  std::erase_if(known_, [](const Known& one) { return one.stage.expired(); });
+  const auto found = std::ranges::find_if(
+      known_, [&](const Known& one) { return same && one.stage.lock() == same; });
+  const Known* const known = found == known_.end() ? nullptr : &*found;
+  ModelPtr model;
+  const ShardLoaded& facts = loaded.facts;
+  loaded.facts.status = MakeStage(load, known, progress, loaded, model);
+  if (options_.weights && !options_.on_disk && !options_.weights->fetched_fingerprint().empty()) {
+    loaded.identity = WorkerIdentity{.model_fingerprint = options_.weights->fetched_fingerprint(),
+                                     .numeric_class = NumericClass(tensor::CpuNumericClass())};
+  }
+  if (facts.status.ok()) {
+    MR_LOG(info, "layers {}-{} are {} ({}: {} kept, {} from other workers, {} from disk)",
+           load.layers.begin, load.layers.end - 1, known != nullptr ? "here already" : "loaded",
+           FormatBytes(facts.weight_bytes), FormatBytes(facts.kept_bytes),
+           FormatBytes(facts.peer_bytes),
+           FormatBytes(facts.weight_bytes - facts.kept_bytes - facts.peer_bytes));
+    known_.push_back({loaded.stage, model, facts});
+  } else if (facts.status.code() != StatusCode::kCancelled) {
+    MR_LOG(error, "layers {}-{}: {}", load.layers.begin, load.layers.end - 1,
+           facts.status.message());
+  }
+  return loaded;
 }
 
 // The digests of the folder's weights; kNotFound if it lacks weights or does not exist.
@@ -189,31 +302,9 @@ Result<WorkerModel> OpenWorkerModel(const std::string& name, WeightsFrom from, c
 }
 
 ShardLoader MakeShardLoader(WorkerModelOptions options) {
-  auto known = std::make_shared<std::vector<Known>>();
-  return [options = std::move(options), known](const LoadShard& load,
-                                               const std::shared_ptr<stage::Stage>& same,
-                                               const ShardProgressFn& progress) {
-    LoadedShard loaded;
-    std::erase_if(*known, [](const Known& one) { return one.stage.expired(); });
-    const auto found = std::ranges::find_if(
-        *known, [&](const Known& one) { return same && one.stage.lock() == same; });
-    const Known* here = found == known->end() ? nullptr : &*found;
-    std::shared_ptr<stage::ModelStage> model;
-    loaded.facts.status = MakeStage(options, load, here, progress, loaded, model);
-    if (options.weights && !options.on_disk && !options.weights->fetched_fingerprint().empty()) {
-      loaded.identity = WorkerIdentity{.model_fingerprint = options.weights->fetched_fingerprint(),
-                                       .numeric_class = NumericClass(tensor::CpuNumericClass())};
-    }
-    if (loaded.facts.status.ok()) {
-      MR_LOG(info, "layers {}-{} are {} ({})", load.layers.begin, load.layers.end - 1,
-             here != nullptr ? "here already" : "loaded", FormatBytes(loaded.facts.weight_bytes));
-      known->push_back({loaded.stage, model, loaded.facts});
-    } else if (loaded.facts.status.code() != StatusCode::kCancelled) {
-      MR_LOG(error, "layers {}-{}: {}", load.layers.begin, load.layers.end - 1,
-             loaded.facts.status.message());
-    }
-    return loaded;
-  };
+  return [loader = std::make_shared<Loader>(std::move(options))](
+             const LoadShard& load, const std::shared_ptr<stage::Stage>& same,
+             const ShardProgressFn& progress) { return loader->Load(load, same, progress); };
 }
 
 }  // namespace millrace::cluster

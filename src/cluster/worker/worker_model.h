@@ -28,6 +28,9 @@ struct WorkerModelOptions {
   std::shared_ptr<WeightExchange> weights;  // tried first; null: only the disk
   int threads = 1;
   std::optional<int64_t> kv_bytes;  // for all its pipelines; none: a share of the free memory
+  // What a load may take beside weights that are loaded already; none: what these and their KV
+  // leave.
+  std::optional<int64_t> extra_bytes;
   std::optional<int> max_model_len;
 };
 
@@ -49,6 +52,8 @@ Result<WorkerModel> OpenWorkerModel(const std::string& model, WeightsFrom from, 
 std::string NumericClass(std::string_view device);
 std::string KvLayoutName(const ModelSpec& spec);
 
+// The loader keeps what the worker has: a load reads only the weights that no shard on this worker
+// has, front layers first. kResourceExhausted, with the numbers: there is no memory for these.
 ShardLoader MakeShardLoader(WorkerModelOptions options);
 
 }  // namespace millrace::cluster

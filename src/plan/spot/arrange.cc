@@ -17,21 +17,23 @@ int PublishedSteps(const PublishedArrangement& a, double elapsed_s, const Execut
   return static_cast<int>(std::clamp<double>(steps, 0, output_tokens));
 }
 
-bool MayRunStep(double now_s, double step_s, double migration_s, double margin_s,
-                double deadline_s) {
-  return now_s + step_s + migration_s + margin_s <= deadline_s;
-}
-
 RecoveryPlan ChooseRecovery(std::span<const LiveRequest> requests, const RecoveryBudget& budget) {
   RecoveryPlan plan;
+  double all_bytes = 0;
+  for (const LiveRequest& r : requests) all_bytes += static_cast<double>(r.kv_bytes);
+  const double all_copies_s = budget.bytes_per_s > 0 ? all_bytes / budget.bytes_per_s : INFINITY;
   plan.choice.assign(requests.size(), Recovery::kReplay);
   std::vector<size_t> candidates;
   for (size_t i = 0; i < requests.size(); ++i) {
     const LiveRequest& r = requests[i];
-    if (r.finish_s <= budget.seconds) {
+    const bool pays = budget.copies_while_running ||
+                      static_cast<double>(r.kv_bytes) < r.replay_s * budget.bytes_per_s;
+    const double copy_s =
+        budget.bytes_per_s > 0 ? static_cast<double>(r.kv_bytes) / budget.bytes_per_s : 0;
+    if (r.latest_finish_s <= budget.seconds - copy_s ||
+        r.finish_s <= budget.seconds - all_copies_s) {
       plan.choice[i] = Recovery::kFinish;
-    } else if (budget.bytes_per_s > 0 &&
-               static_cast<double>(r.kv_bytes) < r.replay_s * budget.bytes_per_s) {
+    } else if (budget.bytes_per_s > 0 && pays) {
       candidates.push_back(i);
     }
   }

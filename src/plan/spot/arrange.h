@@ -26,26 +26,24 @@ struct PublishedArrangement {
 int PublishedSteps(const PublishedArrangement& arrangement, double elapsed_s,
                    const ExecutionTime& first, const ExecutionTime& batch, int output_tokens);
 
-// The rule used here, queried before every iteration. True if the iteration ends early enough for
-// the migration, with its margin, to end by the deadline. Times in seconds on one clock.
-bool MayRunStep(double now_s, double step_s, double migration_s, double margin_s,
-                double deadline_s);
-
 // What to do with one request of a machine under notice.
 enum class Recovery : uint8_t { kFinish, kCopy, kReplay };
 
 struct LiveRequest {
   int64_t id = 0;
-  double finish_s = 0;   // time to its last token if it stays
-  int64_t kv_bytes = 0;  // that must leave the machine
-  double replay_s = 0;   // to recompute its tokens elsewhere, which a copy saves
-  double waiting_s = 0;  // since it arrived; used for ageing
+  double finish_s = 0;         // time to its last token if it stays: expected,
+  double latest_finish_s = 0;  // and at most
+  int64_t kv_bytes = 0;        // that must leave the machine
+  double replay_s = 0;         // to recompute its tokens elsewhere, which a copy saves
+  double waiting_s = 0;        // since it arrived; used for ageing
 };
 
 struct RecoveryBudget {
   double seconds = 0;       // until the deadline, without the margins
   double bytes_per_s = 0;   // measured bandwidth of the link, shared by all copies
   double ageing_per_s = 0;  // weights saved work by 1 + this * waiting_s
+  // A request goes on while it is copied, so a copy is never worse than a replay.
+  bool copies_while_running = false;
 };
 
 struct RecoveryPlan {
@@ -55,9 +53,13 @@ struct RecoveryPlan {
   double replayed_s = 0;  // work done twice
 };
 
-// Requests that finish in time do so. The others are copied in the order of work saved per byte,
-// while the link can carry them before the deadline. A request is replayed if its copy takes longer
-// than the replay or no longer fits.
+// Requests that finish in time at the latest do so, and could still be copied alone if they did
+// not; and so do those that are expected to finish before the last moment at which the KV of all
+// can still be copied (the paper's S_t: the most steps that end before T- minus T_mig). The others
+// are copied in the order of work saved per byte, while the link can carry them before the
+// deadline. A request is replayed if its copy takes longer than the replay or no longer fits.
+//
+// Ask again as time passes: a request that was expected to finish and did not can still be copied.
 RecoveryPlan ChooseRecovery(std::span<const LiveRequest> requests, const RecoveryBudget& budget);
 
 }  // namespace millrace::plan::spot

@@ -177,5 +177,34 @@ TEST(AutopilotSim, ANoticeIsAnsweredBeforeTheMachineIsTaken) {
   ExpectNoKvLeft(*sim);
 }
 
+// The profiles say that one worker is ten times faster than it is, and the others ten times slower.
+TEST(AutopilotSim, ProfilesThatAreWrongByTenTimesDoLittleHarm) {
+  auto sim = std::move(ClusterSim::Create(Options(ReplicasOn({0, 1, 2})))).value();
+  AutopilotSimOptions wrong = Acting();
+  wrong.search = [](const cluster::StartSearch& order, const cluster::ClusterStatus& status) {
+    cluster::SearchAnswer answer = Search(order, status);
+    if (answer.current) answer.current->requests_per_s /= 10;
+    ClusterSpec named{.name = "here", .nodes = {{.name = "n0"}}};
+    answer.found = {{.shape = "n0 0-9",
+                     .text = plan::WritePlanYaml(ChainOf({0}), named),
+                     .method = "test",
+                     .requests_per_s = 10 * RateOf(ChainOf({0}), order)}};
+    return answer;
+  };
+  AutopilotSim pilot(wrong, *sim);
+  const auto workload = NewSynthetic(Load(25, 400));
+  const ClusterReport report = sim->Run(*workload);
+  EXPECT_EQ(report.latency.requests, 10000u) << Lines(pilot.autopilot());
+  EXPECT_EQ(report.latency.refused, 0u);
+  const auto& decisions = pilot.autopilot().decisions();
+  const auto count = [&](DecisionKind kind) {
+    return std::ranges::count(decisions, kind, &Decision::kind);
+  };
+  EXPECT_EQ(count(DecisionKind::kRollBack), 1) << Lines(pilot.autopilot());
+  EXPECT_EQ(count(DecisionKind::kChange), 1) << "it is not tried again";
+  EXPECT_GT(report.latency.attainment(), 0.7);
+  ExpectNoKvLeft(*sim);
+}
+
 }  // namespace
 }  // namespace millrace::sim

@@ -87,7 +87,7 @@ TEST(PlanMembership, WaitsForTheLostStageAndGoesOnWithItsTokens) {
 TEST(PlanMembership, MovesAtTheNoticeOrFinishes) {
   ClusterSimOptions options = Options(SharedFork(), 4, 1 << 20);
   options.membership.push_back({At(0.045), 2, 2, What::kNotice});
-  options.membership.push_back({At(10), 2, 2, What::kLost});
+  options.membership.push_back({At(1.2), 2, 2, What::kLost});
   auto sim = std::move(ClusterSim::Create(options)).value();
   auto workload = NewSynthetic(One(50));
   const ClusterReport moved = sim->Run(*workload);
@@ -95,6 +95,12 @@ TEST(PlanMembership, MovesAtTheNoticeOrFinishes) {
   EXPECT_EQ(moved.membership->replayed, 0u);
   // Its KV is copied while it runs, so its client notices nothing.
   EXPECT_NEAR(moved.latency.max_gap.mean(), 0.0101, 1e-6);
+
+  // Half a second of it is left, and the machine goes in ten.
+  options.membership.back().at = At(10);
+  sim = std::move(ClusterSim::Create(options)).value();
+  workload = NewSynthetic(One(50));
+  EXPECT_EQ(sim->Run(*workload).membership->moved, 0u) << "it ends before";
 
   options.on_notice = OnNotice::kFinish;
   sim = std::move(ClusterSim::Create(options)).value();

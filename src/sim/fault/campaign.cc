@@ -25,6 +25,7 @@ void AddTo(LabReport& sum, const LabReport& one) {
   sum.virtual_s += one.virtual_s;
   sum.stale_at_workers += one.stale_at_workers;
   sum.withdrawn += one.withdrawn;
+  sum.autopilot_changes += one.autopilot_changes;
   for (size_t k = 0; k < sum.faults.size(); ++k) sum.faults[k] += one.faults[k];
   ControllerTotals& c = sum.controller;
   const ControllerTotals& o = one.controller;
@@ -42,6 +43,8 @@ void AddTo(LabReport& sum, const LabReport& one) {
   c.workers_lost += o.workers_lost;
   c.plans_given_up += o.plans_given_up;
   c.leases_renewed += o.leases_renewed;
+  c.drained_finished += o.drained_finished;
+  c.drained_replayed += o.drained_replayed;
 }
 
 }  // namespace

@@ -135,6 +135,11 @@ void Clients::CheckEnd(const Request& request, const Sequence& sequence,
           fmt::format("request {} was aborted without a cause", output.request.value()));
     case FinishReason::kError:
       ++errors_;
+      if (scenario_.autopilot && scenario_.faults.empty()) {
+        return world_.Broken(Invariant::kDecisionsFailNoRequest,
+                             fmt::format("request {} failed although nothing went wrong: {}",
+                                         output.request.value(), output.error.ToString()));
+      }
       if (pipelines_lost >= 2) return;
       if (LacksClass(scenario_, request.bit_class.has_value(), output.error)) return;
       return world_.Broken(

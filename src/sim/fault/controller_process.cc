@@ -35,12 +35,16 @@ void Add(ControllerTotals& totals, const cluster::ControllerCounters& c) {
   totals.workers_lost += c.workers_lost;
   totals.plans_given_up += c.plans_given_up;
   totals.leases_renewed += c.leases_renewed;
+  totals.drained_finished += c.drained_finished;
+  totals.drained_replayed += c.drained_replayed;
 }
 
 }  // namespace
 
 ControllerProcess::ControllerProcess(const Scenario& scenario, Clients& clients, World& world)
-    : scenario_(scenario), clients_(clients), world_(world) {}
+    : scenario_(scenario), clients_(clients), world_(world) {
+  if (scenario.autopilot) autopilot_.emplace(scenario);
+}
 
 cluster::ControllerOptions ControllerProcess::Options() const {
   cluster::ControllerOptions o;
@@ -65,6 +69,7 @@ void ControllerProcess::Start() {
   auto created = cluster::ControllerCore::Create(Options());
   MR_CHECK(created.ok()) << created.status().ToString();
   controller_ = std::move(*created);
+  if (autopilot_) autopilot_->Start();
   for (size_t q = 0; q < clients_.size(); ++q) {
     if (!clients_.accepted(q) || clients_.ended(q)) continue;
     const Status submitted =
@@ -137,12 +142,25 @@ void ControllerProcess::OnTick() {
     world_.network().Reset(*sessions_.begin(), world_.now());
   }
   controller_->Tick(world_.now());
+  if (autopilot_ && world_.now() < scenario_.quiet_at) Fly();
   Settle();
   world_.Timer(0, kTick, TimerKind::kTick, 0);
 }
 
+void ControllerProcess::Fly() {
+  const auto apply = [this](plan::WorkerPlan plan) -> Result<int64_t> {
+    MR_RETURN_IF_ERROR(controller_->ApplyPlan(std::move(plan.plan), std::move(plan.workers)));
+    return controller_->newest_epoch();
+  };
+  autopilot_->Tick(controller_->Describe(world_.now()), world_.now(), apply);
+}
+
 void ControllerProcess::Ask(size_t test_request) {
-  const Status submitted = controller_->Submit(clients_.RequestOf(test_request), world_.now());
+  sched::NewRequest request = clients_.RequestOf(test_request);
+  if (autopilot_) {
+    autopilot_->Arrived(request.id, static_cast<int>(request.prompt->size()), world_.now());
+  }
+  const Status submitted = controller_->Submit(std::move(request), world_.now());
   if (submitted.ok()) {
     clients_.Accepted(test_request);
   } else {
@@ -190,6 +208,7 @@ void ControllerProcess::Deliver(RequestOutput& output) {
   if (victim && defect == Defect::kLoseOutput && !output.finish) return;
   if (victim && defect == Defect::kEarlyEnd) output.finish = FinishReason::kLength;
   if (victim && defect == Defect::kFailRequest) output.finish = FinishReason::kError;
+  if (autopilot_) autopilot_->Heard(output, world_.now());
   const uint64_t pipelines_lost = Totals().pipelines_lost;
   clients_.Take(output, world_.now(), pipelines_lost);
   if (victim && defect == Defect::kDeliveredTwice && output.finish) {

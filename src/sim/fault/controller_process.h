@@ -5,12 +5,14 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "cluster/control/controller_core.h"
 #include "sim/fault/clients.h"
+#include "sim/fault/lab_autopilot.h"
 #include "sim/fault/scenario.h"
 #include "sim/fault/world.h"
 
@@ -21,6 +23,7 @@ struct ControllerTotals {
   uint64_t fetched = 0, computed_in_part = 0;
   uint64_t failed_by_losses = 0, stale = 0, joins = 0, joins_refused = 0, workers_lost = 0;
   uint64_t plans_given_up = 0, leases_renewed = 0;
+  uint64_t drained_finished = 0, drained_replayed = 0;
 };
 
 class ControllerProcess {
@@ -45,10 +48,12 @@ class ControllerProcess {
   // Over all controllers so far.
   ControllerTotals Totals() const;
   uint64_t operations_refused() const { return operations_refused_; }
+  uint64_t autopilot_changes() const { return autopilot_ ? autopilot_->changes() : 0; }
 
  private:
   cluster::ControllerOptions Options() const;
   void Settle();
+  void Fly();
   void Deliver(RequestOutput& output);
   bool Spoil(ToWorker& message);
   void Do(cluster::SendToWorker& action);
@@ -59,6 +64,7 @@ class ControllerProcess {
   Clients& clients_;
   World& world_;
   std::unique_ptr<cluster::ControllerCore> controller_;
+  std::optional<LabAutopilot> autopilot_;
   uint64_t term_ = 0;
   std::set<NetworkConnectionId> sessions_;  // welcomed and not ended
   std::map<Incarnation, NetworkConnectionId> session_of_;

@@ -22,6 +22,8 @@ std::string_view InvariantName(Invariant invariant) {
       "plans run",
       "one class",
       "no fault, no loss",
+      "decisions keep workers",
+      "decisions fail no request",
   };
   return kNames[static_cast<size_t>(invariant)];
 }

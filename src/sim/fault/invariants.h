@@ -27,8 +27,11 @@ enum class Invariant : uint8_t {
   kPlansRun,          // no worker refuses a plan, and every plan runs
   kOneClass,          // no activations and no KV cross bit classes, and tokens only if allowed
   kNoFaultNoLoss,     // without a fault nothing is lost, replayed or refused
+  // Without a fault, whatever the autopilot decides:
+  kDecisionsKeepWorkers,   // no worker is lost or refused
+  kDecisionsFailNoRequest  // no request fails
 };
-inline constexpr int kInvariants = 18;
+inline constexpr int kInvariants = 20;
 std::string_view InvariantName(Invariant invariant);
 
 // The defects that tests plant, to see that they are detected.

@@ -275,7 +275,7 @@ void Lab::Inject(size_t index) {
     }
     case FaultKind::kLeave:
       if (victim.worker && victim.stops == 0) {
-        victim.worker->SetNotice(MachineNotice{.deadline = now_ + f.lasts});
+        victim.worker->SetNotice(MachineNotice{.origin = f.origin, .deadline = now_ + f.lasts});
         Reap(f.a);
       }
       break;

@@ -36,7 +36,8 @@ struct LabReport {
   uint64_t pulls_served = 0, pulls_failed = 0, collectives = 0, operations_refused = 0;
   double virtual_s = 0;
   std::array<uint64_t, kFaultKinds> faults = {};
-  uint64_t withdrawn = 0;  // notices, of workers that were still there
+  uint64_t withdrawn = 0;          // notices, of workers that were still there
+  uint64_t autopilot_changes = 0;  // of the plan
   ControllerTotals controller;
   uint64_t stale_at_workers = 0;
 };

@@ -147,8 +147,14 @@ void Lab::AuditEnd() {
            fmt::format("missing: {}; changing: {}", lacking.value_or("nothing"), status.changing));
   }
   AuditEndWorkers(status);
-  if (scenario_.faults.empty()) {
-    const ControllerTotals t = controller_.Totals();
+  const ControllerTotals t = controller_.Totals();
+  if (scenario_.faults.empty() && scenario_.autopilot) {
+    if (t.workers_lost + t.joins_refused != 0) {
+      Broken(Invariant::kDecisionsKeepWorkers,
+             fmt::format("{} workers lost, {} refused after {} changes of the plan", t.workers_lost,
+                         t.joins_refused, controller_.autopilot_changes()));
+    }
+  } else if (scenario_.faults.empty()) {
     if (t.pipelines_lost + t.replays + t.workers_lost + t.joins_refused + clients_.errors() != 0) {
       Broken(Invariant::kNoFaultNoLoss,
              fmt::format("{} pipelines and {} workers lost, {} replays, {} errors",
@@ -219,6 +225,7 @@ LabReport Lab::Report() {
   report_.operations_refused = controller_.operations_refused();
   report_.virtual_s = static_cast<double>(now_.ns) * 1e-9;
   report_.controller = controller_.Totals();
+  report_.autopilot_changes = controller_.autopilot_changes();
   return report_;
 }
 

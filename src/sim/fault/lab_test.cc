@@ -42,7 +42,7 @@ TEST_F(FaultLab, TheSameSeedIsTheSameSchedule) {
 
 TEST_F(FaultLab, WithoutFaultsNothingIsLost) {
   const CampaignResult result =
-      Campaign({.first_seed = 1, .count = 100, .scenario = {.faults = 0}});
+      Campaign({.first_seed = 1, .count = 100, .scenario = {.faults = 0, .autopilot = false}});
   EXPECT_FALSE(result.broken_seed) << Describe(result);
   EXPECT_EQ(result.totals.controller.replays, 0u);
   EXPECT_GT(result.totals.tokens, 5000u);
@@ -67,6 +67,21 @@ TEST_F(FaultLab, InvariantsHoldUnderEveryKindOfFault) {
   EXPECT_GT(result.totals.duplicates, 0u);
   EXPECT_GT(result.totals.stale_at_workers, 0u);
   EXPECT_GT(result.totals.withdrawn, 0u);
+  EXPECT_GT(result.totals.autopilot_changes, 0u);
+}
+
+// Plans change at any moment, with forecasts that are often wrong, and are taken back.
+TEST_F(FaultLab, TheAutopilotsDecisionsLoseNothing) {
+  const CampaignResult calm =
+      Campaign({.first_seed = 1, .count = 150, .scenario = {.faults = 0, .autopilot = true}});
+  EXPECT_FALSE(calm.broken_seed) << Describe(calm);
+  EXPECT_GT(calm.totals.autopilot_changes, 30u);
+  EXPECT_EQ(calm.totals.controller.workers_lost, 0u);
+  EXPECT_EQ(calm.totals.errors, 0u);
+  const CampaignResult faults =
+      Campaign({.first_seed = 1, .count = 250, .scenario = {.autopilot = true}});
+  EXPECT_FALSE(faults.broken_seed) << Describe(faults);
+  EXPECT_GT(faults.totals.autopilot_changes, 60u);
 }
 
 // Workers that drain when they hear that they stay, have drained already, or are stopped.
@@ -75,6 +90,8 @@ TEST_F(FaultLab, WithdrawnNoticesLoseNothing) {
       {.first_seed = 5000, .count = 150, .scenario = {.faults = 5, .only = FaultKind::kLeave}});
   EXPECT_FALSE(result.broken_seed) << Describe(result);
   EXPECT_GT(result.totals.withdrawn, 40u);
+  EXPECT_GT(result.totals.controller.drained_finished, 0u);
+  EXPECT_GT(result.totals.controller.drained_replayed, 0u);
   EXPECT_GT(result.totals.controller.plans_given_up, 0u) << "replacements that were not needed";
 }
 
@@ -103,13 +120,14 @@ TEST_F(FaultLab, StaysFixed) {
     uint64_t seed;
     ScenarioOptions scenario;
   };
-  const std::vector<Case> cases = {{150750, {}},
-                                   {151129, {}},
-                                   {498440, {}},
-                                   {895760, {}},
-                                   {5016462, {}},
-                                   {13035080, {}},
-                                   {641, {.faults = 6, .only = FaultKind::kSlow}}};
+  const std::vector<Case> cases = {
+      {150750, {.autopilot = false}},
+      {151129, {.autopilot = false}},
+      {498440, {.autopilot = false}},
+      {895760, {.autopilot = false}},
+      {5016462, {.autopilot = false}},
+      {13035080, {.autopilot = false}},
+      {641, {.faults = 6, .only = FaultKind::kSlow, .autopilot = false}}};
   for (const Case& c : cases) {
     const CampaignResult result = Campaign({.first_seed = c.seed, .scenario = c.scenario});
     EXPECT_FALSE(result.broken_seed) << Describe(result);
@@ -146,16 +164,22 @@ TEST_F(FaultLab, DetectsPlantedDefects) {
       {Defect::kWrongBlock, {Invariant::kTokensInOrder}, {}},
       {Defect::kMissBox, {Invariant::kTokensInOrder}, {}},
       {Defect::kGhostWrite, {Invariant::kFence}, {}},
-      {Defect::kDropSession, {Invariant::kNoFaultNoLoss}, {.faults = 0}},
+      {Defect::kDropSession, {Invariant::kNoFaultNoLoss}, {.faults = 0, .autopilot = false}},
       {Defect::kWrongActivations, {Invariant::kTokensInOrder}, {}},
       {Defect::kSilentLoad,
        {Invariant::kShardsArePlanned},
        {.faults = 1, .only = FaultKind::kPlan}},
+      {Defect::kDropSession, {Invariant::kDecisionsKeepWorkers}, {.faults = 0, .autopilot = true}},
+      {Defect::kFailRequest,
+       {Invariant::kDecisionsFailNoRequest},
+       {.faults = 0, .autopilot = true}},
       {Defect::kFalseClass,
        {Invariant::kOneClass, Invariant::kTokensInOrder},
        {.two_classes = true}},
   };
-  EXPECT_EQ(all.size() + 1, static_cast<size_t>(kDefects));
+  std::set<Defect> planted_defects;
+  for (const Planted& planted : all) planted_defects.insert(planted.defect);
+  EXPECT_EQ(planted_defects.size() + 1, static_cast<size_t>(kDefects));
   for (const Planted& planted : all) {
     const CampaignResult result = Campaign({.first_seed = 1,
                                             .count = kSeeds,

@@ -291,6 +291,14 @@ void PickShape(Rng& rng, const ScenarioOptions& options, Scenario& s) {
 
 }  // namespace
 
+Plan RandomPlan(uint64_t seed, const Scenario& scenario, int workers) {
+  Scenario s = scenario;
+  s.workers = workers;
+  if (workers >= 2 && Mix64(seed) % 3 == 1) return MakePhasedPlan(seed, s);
+  Rng rng(seed);
+  return MakePlan(rng, s);
+}
+
 std::string_view FaultName(FaultKind kind) { return kKinds[static_cast<size_t>(kind)].name; }
 
 stage::HashModel Scenario::ModelOf(int bit_class) const {
@@ -316,7 +324,10 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   // Not drawn from `rng`, so that the other schedules stay the same.
   for (size_t i = 0; i < s.faults.size(); ++i) {
     const uint64_t own = Mix64(seed ^ (0x7374617973 + i));
-    if (s.faults[i].kind != FaultKind::kLeave || own % 2 == 0) continue;
+    if (s.faults[i].kind != FaultKind::kLeave) continue;
+    // Requests of a machine that is taken back may finish there, those of a stopped process not.
+    if (Mix64(own ^ 1) % 2 == 0) s.faults[i].origin.source = NoticeSource::kAws;
+    if (own % 2 == 0) continue;
     s.faults[i].withdrawn = true;
     // Before the worker has left, mostly: that takes milliseconds.
     s.faults[i].lasts = Duration::Micros(static_cast<int64_t>(Mix64(own) % 60'000));
@@ -334,6 +345,8 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   // The workers of the larger class suffice for a stage.
   const bool suffice = s.workers >= 2 && (s.workers + 1) / 2 >= s.shape.tensor_parallel;
   if (two && suffice) PickClasses(Mix64(seed ^ 4), s);
+  const bool may_plan = s.classes == 1 && s.shape.tensor_parallel == 1;
+  s.autopilot = may_plan && options.autopilot.value_or(Mix64(seed ^ 0x6175746f) % 4 == 1);
   s.quiet_at = kTestRequestsUntil;
   for (const Fault& f : s.faults) {
     if (f.kind == FaultKind::kPlan) {

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "cluster/control/layout_shape.h"
 #include "core/ids.h"
+#include "core/notice.h"
 #include "core/plan.h"
 #include "core/sampling_params.h"
 #include "sched/scheduler.h"
@@ -47,7 +48,8 @@ struct Fault {
   Duration lasts;
   int a = 0, b = 0;        // places: the worker, the link's ends
   Duration extra;          // for a slow link or a hanging device
-  bool withdrawn = false;  // of kLeave: the machine stays
+  bool withdrawn = false;  // of kLeave: the machine stays,
+  NoticeOrigin origin;     // and who says that it goes
 };
 
 struct TestRequest {
@@ -63,6 +65,7 @@ struct ScenarioOptions {
   std::optional<FaultKind> only;  // only of this kind
   std::optional<int> workers, requests;
   std::optional<bool> two_classes;  // workers of two bit classes
+  std::optional<bool> autopilot;    // changes the plan by itself
 };
 
 struct Scenario {
@@ -79,6 +82,7 @@ struct Scenario {
   std::vector<TokenId> eos_token_ids;
   int classes = 1;  // bit classes of the workers; models of other classes have other tokens
   bool cross_class_replay = false;
+  bool autopilot = false;  // changes the plan by itself
   std::vector<TestRequest> test_requests;
   std::vector<Fault> faults;
   Time quiet_at;  // all faults have ended by then
@@ -90,6 +94,9 @@ struct Scenario {
   std::string FingerprintOf(int bit_class) const;  // in a cluster of kModelFingerprint
   static constexpr char kModelFingerprint[] = "hash";
 };
+
+// A plan for `workers` workers of the scenario. REQUIRES: one bit class, no tensor parallelism.
+Plan RandomPlan(uint64_t seed, const Scenario& scenario, int workers);
 
 Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options);
 

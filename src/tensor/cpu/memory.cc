@@ -66,12 +66,15 @@ Result<MemoryArena::Piece> MemoryArena::Allocate(size_t bytes, const char* what)
   }
   if (open_ == nullptr || bytes > kArenaBytes - used_) {
     MR_ASSIGN_OR_RETURN(HostMemory memory, HostMemory::Allocate(kArenaBytes, what));
-    open_ = std::make_shared<const HostMemory>(std::move(memory));
+    open_ = std::make_shared<HostMemory>(std::move(memory));
     used_ = 0;
   }
-  Piece piece{open_, static_cast<char*>(open_->data()) + used_};
+  void* const data = static_cast<char*>(open_->data()) + used_;
+  const auto give_back = [mapping = open_, offset = used_, bytes](const void*) {
+    mapping->Return(offset, bytes);
+  };
   used_ += (bytes + 63) / 64 * 64;
-  return piece;
+  return Piece{std::shared_ptr<const void>(data, give_back), data};
 }
 
 HostMemory::~HostMemory() {

@@ -34,19 +34,20 @@ class HostMemory {
 };
 
 // MemoryArena: many weights in few mappings. A separate mapping of a megabyte or two would get no
-// huge pages, or would waste most of one. The kernel gets a mapping's memory back when all of its
-// pieces are gone. Not thread-safe; pieces may outlive the arena.
+// huge pages, or would waste most of one. When a piece is gone, the kernel gets the pages back that
+// it alone used; with the last piece, the mapping. Not thread-safe, but pieces may outlive the
+// arena and end on any thread.
 class MemoryArena {
  public:
   struct Piece {
-    std::shared_ptr<const HostMemory> owner;
+    std::shared_ptr<const void> owner;
     void* data = nullptr;  // aligned to 64
   };
   Result<Piece> Allocate(size_t bytes, const char* what);
 
  private:
-  std::shared_ptr<const HostMemory> open_;  // the mapping that still has room
-  size_t used_ = 0;                         // bytes of it
+  std::shared_ptr<HostMemory> open_;  // the mapping that still has room
+  size_t used_ = 0;                   // bytes of it
 };
 
 // a * b * ..., or the largest size_t when that overflows.

@@ -1,7 +1,11 @@
 // Weights in 12 bits per number: no bit of a bf16 is lost, and what does not fit is kept aside.
 #include "tensor/cpu/packed_matrix.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <tuple>
 
@@ -153,6 +157,30 @@ TEST_F(ShortBF16Test, ShardsAreFilledUp) {
     FillNormal(w, kN, k);
     EXPECT_EQ(Pack(w, row_parallel)->format(), worth ? Shortened() : PanelFormat::kBF16) << k;
     ExpectEveryBit(w, row_parallel);
+  }
+}
+
+// A worker drops layers one by one; those that are left must not keep the others' memory.
+TEST(MemoryArenaTest, AnEndedPieceGivesItsPagesBack) {
+  MemoryArena arena;
+  constexpr size_t kBytes = size_t{1} << 20, kPages = kBytes / 4096;
+  std::vector<MemoryArena::Piece> pieces;
+  for (int i = 0; i < 3; ++i) {
+    pieces.push_back(Must(arena.Allocate(kBytes, "a test")));
+    std::memset(pieces.back().data, 1, kBytes);
+  }
+  const auto resident = [&](void* data) {
+    std::vector<unsigned char> pages(kPages);
+    EXPECT_EQ(mincore(data, kBytes, pages.data()), 0);
+    return std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return page & 1; });
+  };
+  void* const middle = pieces[1].data;
+  EXPECT_EQ(resident(middle), static_cast<ptrdiff_t>(kPages));
+  pieces[1] = {};
+  EXPECT_EQ(resident(middle), 0);
+  for (const int i : {0, 2}) {
+    const auto* bytes = static_cast<const char*>(pieces[static_cast<size_t>(i)].data);
+    EXPECT_TRUE(std::all_of(bytes, bytes + kBytes, [](char c) { return c == 1; })) << i;
   }
 }
 

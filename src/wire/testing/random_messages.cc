@@ -318,7 +318,7 @@ ToController RandomToController(Rng& rng, size_t kind) {
     case 0: return AnyJoin(rng);
     case 1:
       return ShardLoaded{AnyId<ShardId>(rng), AnyStatus(rng), AnyBytes(rng), AnyBytes(rng),
-                         AnyBytes(rng)};
+                         AnyBytes(rng),       AnyBytes(rng),  AnyBytes(rng)};
     case 2: return ShardProgress{AnyId<ShardId>(rng), AnyBytes(rng), AnyBytes(rng)};
     case 3: return PipelineOpened{AnyId<PipelineId>(rng), AnyStatus(rng)};
     case 4: return StepDone{AnyId<PipelineId>(rng), AnyResult(rng)};

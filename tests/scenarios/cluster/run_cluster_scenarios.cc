@@ -146,7 +146,10 @@ class ClusterScenario : public Scenario {
     } else if (verb == "lose") {
       cluster.Lose(worker, c.Rest(2));
     } else if (verb == "leaving") {
-      cluster.Notify(worker, Leaving{DurationOf(c.Text("in"))});
+      const bool stopped = c.Text("from").empty();
+      const NoticeOrigin taken_back{NoticeSource::kAws, NoticeKind::kTerminate};
+      cluster.Notify(worker,
+                     Leaving{DurationOf(c.Text("in")), stopped ? NoticeOrigin() : taken_back});
     } else if (verb == "may_leave") {
       cluster.Notify(worker, MayLeave{{}, {NoticeSource::kAws, NoticeKind::kRebalance}});
     } else if (verb == "staying") {

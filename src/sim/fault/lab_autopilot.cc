@@ -1,0 +1,99 @@
+#include "sim/fault/lab_autopilot.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "cluster/autopilot/autopilot_view.h"
+#include "cluster/autopilot/plan_shape.h"
+
+namespace millrace::sim::fault {
+namespace {
+
+// A schedule lasts a few seconds, so everything is faster than in a server.
+cluster::AutopilotOptions Hasty() {
+  cluster::AutopilotOptions o;
+  o.mode = cluster::AutopilotMode::kAct;
+  o.window = Duration::Millis(125);
+  o.reference_windows = 2;
+  o.confirm_windows = 1;
+  o.requests_min = 1;
+  o.settle = Duration::Millis(100);
+  o.gain_min = 0;
+  o.stall_guess = Duration::Millis(1);
+  o.dwell = Duration::Millis(300);
+  o.dwell_max = Duration::Millis(600);
+  o.verify = Duration::Millis(400);
+  o.margin = 0.05;
+  return o;
+}
+
+}  // namespace
+
+LabAutopilot::LabAutopilot(const Scenario& scenario)
+    : scenario_(scenario), rng_(Mix64(scenario.seed ^ 0x6175746f)) {}
+
+void LabAutopilot::Start() {
+  autopilot_ = std::make_unique<cluster::Autopilot>(Hasty(), kept_);
+  search_.reset();
+}
+
+void LabAutopilot::Arrived(RequestId id, int prompt_tokens, Time now) {
+  autopilot_->Arrived(id, prompt_tokens, now);
+}
+
+cluster::SearchAnswer LabAutopilot::Answer(const cluster::ClusterStatus& status) {
+  cluster::SearchAnswer answer;
+  if (rng_.Between(0, 5) == 0) {
+    answer.status = Unavailable("the search was unlucky");
+    return answer;
+  }
+  ClusterSpec workers{.name = "the lab"};
+  for (const cluster::WorkerStatus& worker : status.workers) {
+    const bool leaves = worker.draining || (worker.notice && worker.notice->hard);
+    if (worker.usable && !leaves) workers.nodes.push_back({.name = worker.name});
+  }
+  const auto rate = [this](int most) { return static_cast<double>(rng_.Between(0, most)); };
+  if (rng_.Between(0, 1) > 0) answer.current = cluster::PlanForecast{.requests_per_s = rate(2)};
+  std::vector<std::string> names;
+  for (const NodeSpec& node : workers.nodes) names.push_back(node.name);
+  for (int64_t n = names.empty() ? 0 : rng_.Between(0, 4); n > 0; --n) {
+    Plan plan = RandomPlan(rng_.Next(), scenario_, static_cast<int>(std::ssize(names)));
+    plan.cluster = workers.name;
+    NodeIndex next = 0;
+    for (StagePlan& stage : plan.stages) {
+      if (stage.nodes.empty()) stage.nodes = {next++};
+    }
+    answer.found.push_back({.shape = cluster::PlanShape(plan, names),
+                            .text = plan::WritePlanYaml(plan, workers),
+                            .method = "chance",
+                            .requests_per_s = rate(8)});
+  }
+  std::ranges::stable_sort(answer.found, std::ranges::greater(),
+                           &cluster::PlanForecast::requests_per_s);
+  return answer;
+}
+
+void LabAutopilot::Tick(const cluster::ClusterStatus& status, Time now,
+                        const std::function<Result<int64_t>(plan::WorkerPlan)>& apply) {
+  if (search_ && now >= search_->until) {
+    Search ended = *std::exchange(search_, std::nullopt);
+    autopilot_->SearchEnded(ended.id, std::move(ended.answer), now);
+  }
+  autopilot_->Observe(cluster::ViewOf(status, (now - Time{}).seconds()), now);
+  std::vector<cluster::AutopilotAction> actions;
+  autopilot_->TakeActions(actions);
+  for (cluster::AutopilotAction& action : actions) {
+    if (const auto* search = std::get_if<cluster::StartSearch>(&action)) {
+      search_ = Search{now + Duration::Millis(rng_.Between(0, 400)), search->id, Answer(status)};
+    } else if (const auto* order = std::get_if<cluster::ApplyPlanText>(&action)) {
+      ++changes_;
+      auto plan = plan::ParseWorkerPlan(order->text, "the plan found");
+      MR_CHECK(plan.ok()) << plan.status().ToString();
+      autopilot_->ApplyEnded(apply(std::move(*plan)));
+    }
+  }
+  kept_.assign(autopilot_->decisions().begin(), autopilot_->decisions().end());
+}
+
+}  // namespace millrace::sim::fault
