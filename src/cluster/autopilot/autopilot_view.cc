@@ -12,7 +12,7 @@ std::vector<std::vector<std::string>> StageWorkers(const ClusterStatus& status) 
   return workers;
 }
 
-// The plan in force as a file that can be applied again; "" if a stage has no worker.
+// The plan in force as a file that can be applied again; "" if a stage lacks a worker.
 std::string PlanText(const ClusterStatus& status) {
   ClusterSpec named;
   named.name = "this cluster";
@@ -21,6 +21,7 @@ std::string PlanText(const ClusterStatus& status) {
     if (status.stages[i].workers.empty()) return "";
     plan.stages[i].nodes.clear();
     for (const std::string& worker : status.stages[i].workers) {
+      if (worker.empty()) return "";
       plan.stages[i].nodes.push_back(static_cast<NodeIndex>(named.nodes.size()));
       named.nodes.push_back({.name = worker});
     }
