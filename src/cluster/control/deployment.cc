@@ -82,11 +82,13 @@ bool Deployment::HasDraining(const LayoutStage& stage) const {
   });
 }
 
-// Removes a worker from its slots. The other ranks of its stage shared a collective with it and
-// must load again to form a new one.
-void Deployment::Unassign(Layout& layout, WorkerId worker) {
+// Removes a worker from its slots, or from those whose layers it has not loaded. The other ranks of
+// its stage shared a collective with it and must load again to form a new one.
+void Deployment::Unassign(Layout& layout, WorkerId worker, Slots which) {
   for (LayoutStage& stage : layout.stages) {
-    if (!HasSlot(stage, worker)) continue;
+    const auto of_worker = std::ranges::find(stage.ranks, worker, &Slot::worker);
+    if (of_worker == stage.ranks.end()) continue;
+    if (which == Slots::kNotLoaded && of_worker->loaded) continue;
     const bool alone = stage.ranks.size() == 1;
     stage.meetings_failed = 0;
     for (Slot& slot : stage.ranks) {
@@ -165,7 +167,8 @@ Deployment::LoadResult Deployment::LoadFailed(Membership::Worker& worker,
   if (message.status.code() == StatusCode::kUnavailable) return LoadResult::kWorkerLost;
   worker.unusable = message.status.message();
   loads_.Failed(message.shard);
-  for (Layout* layout : Layouts()) Unassign(*layout, worker.id);
+  // What it has loaded serves on.
+  for (Layout* layout : Layouts()) Unassign(*layout, worker.id, Slots::kNotLoaded);
   return LoadResult::kTaken;
 }
 

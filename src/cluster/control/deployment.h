@@ -131,7 +131,8 @@ class Deployment {
   bool RetryConnecting(const millrace::ShardLoaded& message);
   void GiveUp(std::string reason);
   static void ShareKv(Layout& layout, WorkerId worker);
-  void Unassign(Layout& layout, WorkerId worker);
+  enum class Slots : uint8_t { kAll, kNotLoaded };
+  void Unassign(Layout& layout, WorkerId worker, Slots which = Slots::kAll);
   bool IsAutomatic() const;
   bool HasDraining(const LayoutStage& stage) const;
   Status Relieve(const Membership::Worker& worker);

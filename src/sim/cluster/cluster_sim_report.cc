@@ -97,6 +97,7 @@ void ClusterSim::AddMembership(ClusterReport& report) const {
   if (options_.membership.empty()) return;
   const cluster::ControllerCounters& counters = report.controller;
   report.membership = moves_;
+  report.membership->replayed += counters.drained_replayed;
   const uint64_t moved = counters.moves - counters.moves_failed;
   report.membership->moved =
       moved - std::min(moved, hand_overs_) + counters.fetched - counters.computed_in_part;
