@@ -21,7 +21,7 @@ struct GoodputSearchOptions {
   // Null: no time limit; the answer is a function of the inputs. SearchCheapest needs one.
   const Clock* clock = nullptr;
   double time_limit_s = 10;
-  double effort = 1;  // as plan::OptionsFor
+  double effort = 1;     // as plan::OptionsFor
   bool survive = false;  // the goodput after the loss of any one node: a spot node if there are any
   std::function<void(const plan::GoodputProgress&)> progress;
   plan::Evaluator judge;  // empty: the estimates decide
