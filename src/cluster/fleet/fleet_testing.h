@@ -167,7 +167,8 @@ class FleetWorld {
     fleet.Listed(k, listed, now());
   }
   // A machine goes away, with its worker.
-  void Lose(const std::string& id) {
+  // By value: the id may be a key of `machines`.
+  void Lose(std::string id) {
     machines.erase(id);
     members.erase(id);
   }
