@@ -107,7 +107,7 @@ Result<Inputs> Read(const Context& context) {
     MR_ASSIGN_OR_RETURN(model.profile, plan::spot::ParseProfile(text));
     model.space = {.devices_min = m.devices_min, .batch_max = 4, .devices_per_instance = 4};
     // The released engine computes in 32 bits.
-    model.bytes = plan::spot::ModelBytes::Transformer(m.layers, m.hidden, 50304, 2048, 4);
+    model.bytes = spotserve::ModelBytes::Transformer(m.layers, m.hidden, 50304, 2048, 4);
     inputs.models.push_back(std::move(model));
   }
   for (const Segment& s : kSegments) {

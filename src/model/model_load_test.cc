@@ -175,8 +175,9 @@ TEST(ModelLoad, ARankTakesOnlyWhatIsNotCut) {
   auto device = *tensor::NewCpuDevice({.threads = 1, .pin_threads = false});
   auto whole = *Model::Load(path, *device, {.layers = LayerRange{1, 3}});
   const auto reads = [&](TensorRank rank, const LoadedWeights& here) {
+    const auto runs = *WeightRunsOf(path, {1, 3}, rank, here);
     int64_t bytes = 0;
-    for (const FileRun& run : *WeightRunsOf(path, {1, 3}, rank, here)) {
+    for (const FileRun& run : runs) {
       bytes += static_cast<int64_t>(run.end - run.begin);
     }
     return bytes;

@@ -78,6 +78,7 @@ class Drill(unittest.TestCase):
             self.assertGreater(step["streams"], 0, name)
             self.assertGreater(step["longest_silence_s"], 0, name)
         # What the notice is for: requests finish or move, so that less is computed again.
+        self.assertGreater(steps["notice"]["finished_there"] + steps["notice"]["moves"], 0, told)
         self.assertLessEqual(steps["notice"]["recomputed_tokens"],
                              steps["kill"]["recomputed_tokens"], told)
         self.assertGreater(steps["kill"]["replays"], 0, told)

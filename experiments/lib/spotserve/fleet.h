@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
+#include "experiments/lib/spotserve/mapping.h"
 #include "experiments/lib/spotserve/spot_sim.h"
-#include "plan/spot/mapping.h"
 
 namespace millrace::experiments::spotserve {
 
@@ -16,7 +16,7 @@ struct Node {
   std::optional<double> leaves_s;  // under notice
   bool gone = false;
   bool on_demand = false;
-  std::vector<std::optional<plan::spot::Holding>> held;  // by device
+  std::vector<std::optional<Holding>> held;  // by device
 
   bool stays() const { return announced && !gone && !leaves_s.has_value(); }
   bool empty() const;

@@ -7,11 +7,7 @@
 
 namespace millrace::experiments::spotserve {
 
-using plan::spot::Instance;
 using plan::spot::ParallelConfig;
-using plan::spot::RunningBatch;
-using plan::spot::Transfer;
-using plan::spot::TransferKind;
 
 // `batches`: by old pipeline, the requests whose KV it holds (-1: a request with unknown progress).
 Simulator::Moving Simulator::MapChange(const ParallelConfig& target,
@@ -45,7 +41,7 @@ Simulator::Moving Simulator::MapChange(const ParallelConfig& target,
     });
     running.push_back({data, kept ? lengths_.output_tokens + 1 : steps});
   }
-  moving.request.inherits = plan::spot::InheritBatches(std::move(running), target.data);
+  moving.request.inherits = InheritBatches(std::move(running), target.data);
   auto mapping = MapDevices(moving.request);
   MR_CHECK(mapping.ok()) << mapping.status().ToString();
   moving.mapping = std::move(*mapping);

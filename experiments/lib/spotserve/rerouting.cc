@@ -70,8 +70,7 @@ void Simulator::FillRerouting() {
   const size_t size = Instances(one, cloud_.devices_per_instance);
   for (size_t first = 0; first + size <= free.size(); first += size) {
     // The machine of the last stage reads the most, because it also reads the head.
-    const plan::spot::Slice slice =
-        SliceOf(model_.bytes.layers, one, {0, one.pipeline - 1, one.tensor - 1});
+    const Slice slice = SliceOf(model_.bytes.layers, one, {0, one.pipeline - 1, one.tensor - 1});
     const int64_t bytes = model_.bytes.WeightBytes(slice) * cloud_.devices_per_instance;
     const double load_s =
         now_s_ > 0 ? bytes / cloud_.storage_bytes_per_s + cloud_.engine_start_s : 0;

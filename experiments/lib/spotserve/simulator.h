@@ -61,7 +61,7 @@ class Simulator {
     std::map<int64_t, int> kept;  // pipelines that continue through it, with their new numbers
     std::vector<int> nodes;       // every machine involved
     // What each of them holds afterwards, by device.
-    std::vector<std::vector<std::optional<plan::spot::Position>>> places;
+    std::vector<std::vector<std::optional<Position>>> places;
   };
 
   // Events.
@@ -96,10 +96,10 @@ class Simulator {
 
   // The transfers of the change (moving.cc).
   struct Moving {
-    plan::spot::MapRequest request;
+    MapRequest request;
     std::vector<int> nodes;  // by instance of the request
-    plan::spot::Mapping mapping;
-    plan::spot::Migration migration;
+    Mapping mapping;
+    Migration migration;
   };
   Moving MapChange(const plan::spot::ParallelConfig& target,
                    const std::map<int, std::vector<int>>& batches) const;
@@ -141,7 +141,7 @@ class Simulator {
   Fleet fleet_;
   double required_per_s_ = 0;
   plan::spot::RateMeter meter_;
-  plan::spot::Controller controller_;
+  RegretRule controller_;
 
   std::optional<plan::spot::ParallelConfig> config_;
   std::map<int64_t, Serving> pipelines_;

@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
+#include "experiments/lib/spotserve/mapping.h"
+#include "experiments/lib/spotserve/migration.h"
 #include "experiments/lib/spotserve/pipeline.h"
-#include "plan/spot/controller.h"
-#include "plan/spot/mapping.h"
-#include "plan/spot/migration.h"
+#include "experiments/lib/spotserve/regret_rule.h"
 #include "sim/availability.h"
 
 namespace millrace::experiments::spotserve {
@@ -38,7 +38,7 @@ enum class Batching : uint8_t { kToCompletion, kContinuous };
 struct SpotModel {
   plan::spot::Profile profile;
   plan::spot::SearchSpace space;
-  plan::spot::ModelBytes bytes;
+  ModelBytes bytes;
   int input_tokens = 512;
 };
 
@@ -54,7 +54,7 @@ struct SpotCloud {
   // process takes to start and connect to its peers.
   double storage_bytes_per_s = 1e9;
   double engine_start_s = 5;
-  plan::spot::MigrationOptions migration;
+  MigrationOptions migration;
 };
 
 struct SpotOptions {
@@ -63,7 +63,7 @@ struct SpotOptions {
   // The load to prepare for, which the released scripts set by hand. Events of the trace change it.
   // kMillrace uses it as a forecast for the first minute and measures from then on.
   double required_per_s = 0.4;
-  plan::spot::ControllerOptions controller;
+  RegretRuleOptions controller;
   double margin_s = 1;          // kMillrace: reserved before a deadline
   double tick_s = 5;            // kMillrace: how often it reconsiders
   double drain_limit_s = 7200;  // after the trace's end, for the remaining queue

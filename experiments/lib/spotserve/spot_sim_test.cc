@@ -21,7 +21,7 @@ constexpr System kSystems[] = {System::kSpotServe, System::kReparallelization, S
 SpotModel Gpt() {
   return {.profile = plan::spot::PublishedProfile("h6144"),
           .space = {.devices_min = 12, .batch_max = 4, .devices_per_instance = 4},
-          .bytes = plan::spot::ModelBytes::Transformer(44, 6144, 50304, 2048, 4)};
+          .bytes = ModelBytes::Transformer(44, 6144, 50304, 2048, 4)};
 }
 
 SpotReport MustRun(const sim::AvailabilityTrace& trace, const std::vector<double>& arrivals,

@@ -218,6 +218,7 @@ void Drill::CountStep(bool new_controller) {
   const auto grown = [&](const char* counter) {  // a new controller counts from zero
     return Counted(status_, counter) - (new_controller ? 0 : Counted(before_, counter));
   };
+  step.finished = grown("drained_finished");
   step.moves = grown("moves");
   step.moved_bytes = grown("moved_bytes");
   step.replays = grown("replays");

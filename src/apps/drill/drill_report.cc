@@ -135,12 +135,13 @@ std::string DrillReport::Failure() const {
 
 std::string ReportText(const DrillReport& report) {
   std::vector<std::vector<std::string>> rows = {{"STEP", "TOOK", "STREAMS", "LONGEST SILENCE",
-                                                 "MOVED", "KV MOVED", "REPLAYED",
+                                                 "FINISHED THERE", "MOVED", "KV MOVED", "REPLAYED",
                                                  "TOKENS COMPUTED AGAIN"}};
   for (const auto& [step, silence_s] : report.steps) {
     rows.push_back({step.name, SecondsText(step.ended_s - step.began_s), FormatCount(step.streams),
-                    SecondsText(silence_s), FormatCount(step.moves), FormatBytes(step.moved_bytes),
-                    FormatCount(step.replays), FormatCount(step.recomputed_tokens)});
+                    SecondsText(silence_s), FormatCount(step.finished), FormatCount(step.moves),
+                    FormatBytes(step.moved_bytes), FormatCount(step.replays),
+                    FormatCount(step.recomputed_tokens)});
   }
   std::string out = TextTable(rows) + "\n";
   rows = {{"STREAM", "SAMPLING", "ANSWERS", "IDENTICAL", "RESUMED", "TOKENS", "LONGEST SILENCE"}};
@@ -177,6 +178,7 @@ Json ReportJson(const DrillReport& report) {
                      {"ended_s", step.ended_s},
                      {"streams", step.streams},
                      {"longest_silence_s", silence_s},
+                     {"finished_there", step.finished},
                      {"moves", step.moves},
                      {"moved_bytes", step.moved_bytes},
                      {"replays", step.replays},

@@ -39,6 +39,7 @@ struct DrillStep {
   double began_s = 0, ended_s = 0;
   int streams = 0;  // that ran when it began
   // Counters of the controller and of its scheduler, as differences over the step.
+  int64_t finished = 0;  // requests that ended on a worker before it left
   int64_t moves = 0, moved_bytes = 0, replays = 0, recomputed_tokens = 0;
 };
 

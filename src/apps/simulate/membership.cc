@@ -34,9 +34,9 @@ void AddMembershipOptions(Command& command, const char* group, MembershipFlags* 
       ChoiceOption<sim::OnNotice>(
           "on-notice", &flags->on_notice,
           {{"move", sim::OnNotice::kMove}, {"finish", sim::OnNotice::kFinish}}),
-      "What a machine does under notice. move: it tells the controller, which moves its requests "
-      "with their KV if others can serve them; finish: it tells nobody and serves until its loss. "
-      "The remaining requests are recomputed [default: move]");
+      "What a machine does under notice. move: it tells the controller; if others can serve its "
+      "requests, those that do not end in time move with their KV. finish: it tells nobody and "
+      "serves until its loss. The remaining requests are recomputed [default: move]");
 }
 
 Duration ChangeLoadTime(const MembershipFlags& flags) {

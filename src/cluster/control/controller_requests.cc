@@ -254,7 +254,7 @@ void ControllerCore::HandleOutputs(Pipeline& pipeline, size_t first, Time now) {
     const bool answered =
         *output.finish == FinishReason::kStop || *output.finish == FinishReason::kLength;
     if (answered) requests_.Answered(requests_.at(id));
-    if (pipeline.retiring && transfers_.IsLeaving(pipeline)) ++counters_.drained_finished;
+    if (transfers_.IsLeaving(pipeline)) ++counters_.drained_finished;
     pipelines_.Remove(pipeline, id);
     Forget(id);
   }

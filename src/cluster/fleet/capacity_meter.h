@@ -1,11 +1,10 @@
 // CapacityMeter: how many requests per second machines really answer, as a factor on what the
 // operator's file says. A file may be wrong by ten times, and so may a profile behind it.
 //
-//   requests wait all the time, and fewer are answered than come   the answers are the capacity
-//   limits on latency are missed                                   a fifth less
-//   more answers than the file says, within the limits             they are the capacity
-//   nothing of that                                                slowly back to what the file
-//   says
+//   requests wait all the time, and fewer are answered   the answers are the capacity
+//   limits on latency are missed                         a fifth less
+//   more answers than the file says, within the limits   they are the capacity
+//   nothing of that                                      slowly back to what the file says
 //
 // Owned by Fleet. Pure: times are arguments. One thread.
 #pragma once

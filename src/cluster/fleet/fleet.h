@@ -1,14 +1,10 @@
 // Fleet: decides how many machines of each kind a cluster should have, and acquires and releases
 // them through its providers (SpotServe section 3.2, Algorithm 1, lines 6 to 9).
 //
-//   the load, with headroom, needs more         machines are asked for at once, the cheapest first
-//   an order is late, or a provider fails       other kinds take its place; it is asked again later
-//   a machine is not needed for the cool-down   its worker is drained; once it has left, the
-//   machine
-//                                               is released
-//   a price changes                             the cheaper mix is acquired before the dearer one
-//   is
-//                                               released
+//   the load, with headroom, needs more     machines are asked for at once, the cheapest first
+//   an order is late, or a provider fails   other kinds take its place; it is asked again later
+//   not needed for the cool-down            its worker is drained, then the machine is released
+//   a price changes                         the cheaper mix is acquired, then the other released
 //
 // Machines that have been asked for count, those under notice do not, and neither do those that
 // drain; what costs money stays within the budget and the limits. A provider's list of machines is

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "cluster/autopilot/autopilot.h"
 #include "cluster/control/controller_status.h"
+#include "sim/autopilot/virtual_autopilot.h"
 #include "sim/cluster/cluster_sim.h"
 
 namespace millrace::sim {
@@ -30,23 +31,14 @@ class AutopilotSim {
   AutopilotSim(AutopilotSimOptions options, ClusterSim& cluster);
   AutopilotSim(const AutopilotSim&) = delete;
 
-  const cluster::Autopilot& autopilot() const { return autopilot_; }
+  const cluster::Autopilot& autopilot() const { return pilot_.autopilot(); }
 
  private:
   void Tick(Time now);
-  void Act(const cluster::ClusterStatus& status, Time now);
-  Result<int64_t> Apply(const std::string& text);
 
-  const AutopilotSimOptions options_;
   ClusterSim& cluster_;
-  cluster::Autopilot autopilot_;
+  VirtualAutopilot pilot_;
   std::optional<Time> looked_;
-  struct Search {
-    Time until;
-    uint64_t id = 0;
-    cluster::SearchAnswer answer;
-  };
-  std::optional<Search> search_;
 };
 
 }  // namespace millrace::sim

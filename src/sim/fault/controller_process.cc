@@ -43,7 +43,11 @@ void Add(ControllerTotals& totals, const cluster::ControllerCounters& c) {
 
 ControllerProcess::ControllerProcess(const Scenario& scenario, Clients& clients, World& world)
     : scenario_(scenario), clients_(clients), world_(world) {
-  if (scenario.autopilot) autopilot_.emplace(scenario);
+  if (!scenario.autopilot) return;
+  autopilot_.emplace(scenario, [this](plan::WorkerPlan plan) -> Result<int64_t> {
+    MR_RETURN_IF_ERROR(controller_->ApplyPlan(std::move(plan.plan), std::move(plan.workers)));
+    return controller_->newest_epoch();
+  });
 }
 
 cluster::ControllerOptions ControllerProcess::Options() const {
@@ -142,17 +146,11 @@ void ControllerProcess::OnTick() {
     world_.network().Reset(*sessions_.begin(), world_.now());
   }
   controller_->Tick(world_.now());
-  if (autopilot_ && world_.now() < scenario_.quiet_at) Fly();
+  if (autopilot_ && world_.now() < scenario_.quiet_at) {
+    autopilot_->Tick(controller_->Describe(world_.now()), world_.now());
+  }
   Settle();
   world_.Timer(0, kTick, TimerKind::kTick, 0);
-}
-
-void ControllerProcess::Fly() {
-  const auto apply = [this](plan::WorkerPlan plan) -> Result<int64_t> {
-    MR_RETURN_IF_ERROR(controller_->ApplyPlan(std::move(plan.plan), std::move(plan.workers)));
-    return controller_->newest_epoch();
-  };
-  autopilot_->Tick(controller_->Describe(world_.now()), world_.now(), apply);
 }
 
 void ControllerProcess::Ask(size_t test_request) {

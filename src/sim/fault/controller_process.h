@@ -53,7 +53,6 @@ class ControllerProcess {
  private:
   cluster::ControllerOptions Options() const;
   void Settle();
-  void Fly();
   void Deliver(RequestOutput& output);
   bool Spoil(ToWorker& message);
   void Do(cluster::SendToWorker& action);

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
-#include "cluster/autopilot/autopilot_view.h"
 #include "cluster/autopilot/plan_shape.h"
 
 namespace millrace::sim::fault {
@@ -30,20 +28,28 @@ cluster::AutopilotOptions Hasty() {
 
 }  // namespace
 
-LabAutopilot::LabAutopilot(const Scenario& scenario)
-    : scenario_(scenario), rng_(Mix64(scenario.seed ^ 0x6175746f)) {}
-
 void LabAutopilot::Start() {
-  autopilot_ = std::make_unique<cluster::Autopilot>(Hasty(), kept_);
-  search_.reset();
+  std::vector<cluster::Decision> earlier;
+  if (pilot_) {
+    const auto& decisions = pilot_->autopilot().decisions();
+    earlier.assign(decisions.begin(), decisions.end());
+  }
+  pilot_.emplace(
+      Hasty(), std::move(earlier),
+      VirtualAutopilotCalls{
+          .search = [this](const auto&,
+                           const cluster::ClusterStatus& status) { return Search(status); },
+          .apply = [this](plan::WorkerPlan plan) { return Apply(std::move(plan)); }});
 }
 
-void LabAutopilot::Arrived(RequestId id, int prompt_tokens, Time now) {
-  autopilot_->Arrived(id, prompt_tokens, now);
+Result<int64_t> LabAutopilot::Apply(plan::WorkerPlan plan) {
+  ++changes_;
+  return apply_(std::move(plan));
 }
 
-cluster::SearchAnswer LabAutopilot::Answer(const cluster::ClusterStatus& status) {
+cluster::SearchAnswer LabAutopilot::Search(const cluster::ClusterStatus& status) {
   cluster::SearchAnswer answer;
+  answer.seconds = static_cast<double>(rng_.Between(0, 400)) / 1000;
   if (rng_.Between(0, 5) == 0) {
     answer.status = Unavailable("the search was unlucky");
     return answer;
@@ -72,28 +78,6 @@ cluster::SearchAnswer LabAutopilot::Answer(const cluster::ClusterStatus& status)
   std::ranges::stable_sort(answer.found, std::ranges::greater(),
                            &cluster::PlanForecast::requests_per_s);
   return answer;
-}
-
-void LabAutopilot::Tick(const cluster::ClusterStatus& status, Time now,
-                        const std::function<Result<int64_t>(plan::WorkerPlan)>& apply) {
-  if (search_ && now >= search_->until) {
-    Search ended = *std::exchange(search_, std::nullopt);
-    autopilot_->SearchEnded(ended.id, std::move(ended.answer), now);
-  }
-  autopilot_->Observe(cluster::ViewOf(status, (now - Time{}).seconds()), now);
-  std::vector<cluster::AutopilotAction> actions;
-  autopilot_->TakeActions(actions);
-  for (cluster::AutopilotAction& action : actions) {
-    if (const auto* search = std::get_if<cluster::StartSearch>(&action)) {
-      search_ = Search{now + Duration::Millis(rng_.Between(0, 400)), search->id, Answer(status)};
-    } else if (const auto* order = std::get_if<cluster::ApplyPlanText>(&action)) {
-      ++changes_;
-      auto plan = plan::ParseWorkerPlan(order->text, "the plan found");
-      MR_CHECK(plan.ok()) << plan.status().ToString();
-      autopilot_->ApplyEnded(apply(std::move(*plan)));
-    }
-  }
-  kept_.assign(autopilot_->decisions().begin(), autopilot_->decisions().end());
 }
 
 }  // namespace millrace::sim::fault

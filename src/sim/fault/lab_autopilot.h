@@ -7,44 +7,39 @@
 #pragma once
 
 #include <functional>
-#include <memory>
 #include <optional>
-#include <vector>
+#include <utility>
 
 #include "base/rng.h"
-#include "cluster/autopilot/autopilot.h"
 #include "cluster/control/controller_status.h"
-#include "plan/io/plan_yaml.h"
+#include "sim/autopilot/virtual_autopilot.h"
 #include "sim/fault/scenario.h"
 
 namespace millrace::sim::fault {
 
 class LabAutopilot {
  public:
-  explicit LabAutopilot(const Scenario& scenario);
+  // `apply` returns the epoch of the plan, or why it was refused.
+  LabAutopilot(const Scenario& scenario, std::function<Result<int64_t>(plan::WorkerPlan)> apply)
+      : scenario_(scenario), apply_(std::move(apply)), rng_(Mix64(scenario.seed ^ 0x6175746f)) {}
 
   void Start();  // with a controller
-  void Arrived(RequestId id, int prompt_tokens, Time now);
-  void Heard(const RequestOutput& output, Time now) { autopilot_->Heard(output, now); }
-  // `apply` returns the epoch of the plan, or why it was refused.
-  void Tick(const cluster::ClusterStatus& status, Time now,
-            const std::function<Result<int64_t>(plan::WorkerPlan)>& apply);
+  void Arrived(RequestId id, int prompt_tokens, Time now) {
+    pilot_->autopilot().Arrived(id, prompt_tokens, now);
+  }
+  void Heard(const RequestOutput& output, Time now) { pilot_->autopilot().Heard(output, now); }
+  void Tick(const cluster::ClusterStatus& status, Time now) { pilot_->Tick(status, now); }
 
   uint64_t changes() const { return changes_; }  // ordered, over all controllers
 
  private:
-  struct Search {
-    Time until;
-    uint64_t id = 0;
-    cluster::SearchAnswer answer;
-  };
-  cluster::SearchAnswer Answer(const cluster::ClusterStatus& status);
+  cluster::SearchAnswer Search(const cluster::ClusterStatus& status);
+  Result<int64_t> Apply(plan::WorkerPlan plan);
 
   const Scenario& scenario_;
+  const std::function<Result<int64_t>(plan::WorkerPlan)> apply_;
   Rng rng_;
-  std::unique_ptr<cluster::Autopilot> autopilot_;
-  std::vector<cluster::Decision> kept_;
-  std::optional<Search> search_;
+  std::optional<VirtualAutopilot> pilot_;
   uint64_t changes_ = 0;
 };
 

@@ -15,7 +15,9 @@
 #include "core/plan.h"
 #include "plan/spot/profile.h"
 
-namespace millrace::plan::spot {
+namespace millrace::experiments::spotserve {
+
+using plan::spot::ParallelConfig;
 
 // A part of a layer's width, in units of 1 / kShardUnits.
 inline constexpr int kShardUnits = 128;
@@ -105,4 +107,4 @@ Result<Mapping> MapDevices(const MapRequest& request);
 // Bytes of `wanted` that `held` already has, with KV if its pipeline is the inherited one.
 int64_t ReusableBytes(const MapRequest& request, const Holding& held, const Position& wanted);
 
-}  // namespace millrace::plan::spot
+}  // namespace millrace::experiments::spotserve

@@ -1,5 +1,5 @@
 // Checks the migration planner by a naive replay of its plans.
-#include "plan/spot/migration.h"
+#include "experiments/lib/spotserve/migration.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 #include "base/rng.h"
 
-namespace millrace::plan::spot {
+namespace millrace::experiments::spotserve {
 namespace {
 
 constexpr int kMigratedLayers = 24;
@@ -261,4 +261,4 @@ TEST(SpotLayerOrderTest, AgainstEveryPermutation) {
 }
 
 }  // namespace
-}  // namespace millrace::plan::spot
+}  // namespace millrace::experiments::spotserve

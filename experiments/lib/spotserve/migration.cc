@@ -1,10 +1,10 @@
-#include "plan/spot/migration.h"
+#include "experiments/lib/spotserve/migration.h"
 
 #include <algorithm>
 #include <map>
 #include <numeric>
 
-namespace millrace::plan::spot {
+namespace millrace::experiments::spotserve {
 namespace {
 
 bool Covers(const Slice& slice, int layer, const ShardRange& shards) {
@@ -212,4 +212,4 @@ Migration PlanMigration(const MapRequest& request, const Mapping& mapping,
   return Planner(request, mapping, options).Run();
 }
 
-}  // namespace millrace::plan::spot
+}  // namespace millrace::experiments::spotserve

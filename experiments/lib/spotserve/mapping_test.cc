@@ -1,5 +1,5 @@
 // The device mapper: the published weights, brute force, greed, staying in place.
-#include "plan/spot/mapping.h"
+#include "experiments/lib/spotserve/mapping.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 #include "base/rng.h"
 
-namespace millrace::plan::spot {
+namespace millrace::experiments::spotserve {
 namespace {
 
 constexpr int kLayers = 48;
@@ -288,4 +288,4 @@ TEST(SpotMappingTest, TwoHundredFiftySixDevicesUnderASecond) {
 }
 
 }  // namespace
-}  // namespace millrace::plan::spot
+}  // namespace millrace::experiments::spotserve

@@ -1,12 +1,12 @@
-#include "plan/spot/controller.h"
+#include "experiments/lib/spotserve/regret_rule.h"
 
 #include <algorithm>
 
 #include "base/check.h"
 
-namespace millrace::plan::spot {
+namespace millrace::experiments::spotserve {
 
-double Controller::CostRate(const Candidate& c, double requests_per_s) const {
+double RegretRule::CostRate(const Candidate& c, double requests_per_s) const {
   const double load = requests_per_s * options_.optimize.headroom;
   const double missing = std::max(0.0, load - c.throughput_per_s);
   double latency_s = c.execution_ms / 1000;
@@ -19,7 +19,7 @@ double Controller::CostRate(const Candidate& c, double requests_per_s) const {
          options_.instance_weight * Instances(c.config, space_.devices_per_instance);
 }
 
-Controller::Decision Controller::Take(Time now, const std::optional<Candidate>& candidate,
+RegretRule::Decision RegretRule::Take(Time now, const std::optional<Candidate>& candidate,
                                       bool forced) {
   const bool changed = candidate.has_value() != current_.has_value() ||
                        (candidate.has_value() && candidate->config != current_->config);
@@ -29,7 +29,7 @@ Controller::Decision Controller::Take(Time now, const std::optional<Candidate>& 
   return {candidate, changed, forced};
 }
 
-Controller::Decision Controller::Decide(Time now, int devices, double requests_per_s,
+RegretRule::Decision RegretRule::Decide(Time now, int devices, double requests_per_s,
                                         double switch_s) {
   const auto best = Optimize(profile_, space_, devices, requests_per_s, options_.optimize);
   const double elapsed_s = std::max(0.0, (now - last_decision_).seconds());
@@ -51,4 +51,4 @@ Controller::Decision Controller::Decide(Time now, int devices, double requests_p
   return Take(now, best, false);
 }
 
-}  // namespace millrace::plan::spot
+}  // namespace millrace::experiments::spotserve

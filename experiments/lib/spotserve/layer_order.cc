@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <limits>
 
-#include "plan/spot/migration.h"
+#include "experiments/lib/spotserve/migration.h"
 
-namespace millrace::plan::spot {
+namespace millrace::experiments::spotserve {
 namespace {
 
 constexpr double kSlack = 1e-9;  // shares are sums of powers of two; this absorbs rounding
@@ -102,4 +102,4 @@ LayerOrder OrderLayers(int layers, const std::vector<LayerChange>& devices, doub
   return Sorter(layers, devices, bound_layers).Run();
 }
 
-}  // namespace millrace::plan::spot
+}  // namespace millrace::experiments::spotserve

@@ -1,4 +1,4 @@
-#include "plan/spot/mapping.h"
+#include "experiments/lib/spotserve/mapping.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "plan/spot/assignment.h"
 
-namespace millrace::plan::spot {
+namespace millrace::experiments::spotserve {
 namespace {
 
 // Bytes count first: the sum of all tie-breakers stays below one byte.
@@ -82,7 +82,8 @@ class Mapper {
     const double bytes = static_cast<double>(b.WeightBytes(widest)) + b.head_bytes +
                          static_cast<double>(b.kv_bytes_per_token_layer) * tokens *
                              widest.layers.size() / config_.tensor;
-    if (bytes * group_ * kTie < static_cast<double>(kAssignmentWeightMax)) return OkStatus();
+    if (bytes * group_ * kTie < static_cast<double>(plan::spot::kAssignmentWeightMax))
+      return OkStatus();
     return InvalidArgument(fmt::format("a machine would hold {:.0f} GB", bytes * group_ / 1e9));
   }
 
@@ -113,7 +114,7 @@ class Mapper {
     }
     std::vector<int> shard;
     *value = 0;
-    const auto columns = AssignMaxWeight(group_, group_, weights);
+    const auto columns = plan::spot::AssignMaxWeight(group_, group_, weights);
     for (int i = 0; i < group_; ++i) {
       shard.push_back(*columns[i]);
       *value += weights[i * group_ + *columns[i]];
@@ -131,7 +132,7 @@ class Mapper {
         if (weights[i * m + j] > 0) empty[i] = false;
       }
     }
-    group_of_ = AssignMaxWeight(static_cast<int>(n), static_cast<int>(m), weights);
+    group_of_ = plan::spot::AssignMaxWeight(static_cast<int>(n), static_cast<int>(m), weights);
     // Empty machines are equal in the matching. They get the remaining positions in order, so that
     // the result does not depend on the search order.
     std::set<int> left;
@@ -242,4 +243,4 @@ Inheritance InheritBatches(std::vector<RunningBatch> batches, int pipelines) {
 
 Result<Mapping> MapDevices(const MapRequest& request) { return Mapper(request).Run(); }
 
-}  // namespace millrace::plan::spot
+}  // namespace millrace::experiments::spotserve

@@ -10,9 +10,14 @@
 #include "base/clock.h"
 #include "plan/spot/optimizer.h"
 
-namespace millrace::plan::spot {
+namespace millrace::experiments::spotserve {
 
-struct ControllerOptions {
+using plan::spot::Candidate;
+using plan::spot::OptimizeOptions;
+using plan::spot::Profile;
+using plan::spot::SearchSpace;
+
+struct RegretRuleOptions {
   OptimizeOptions optimize;
   // Assumed waiting time of a request without capacity. It converts missing throughput to the unit
   // of latency.
@@ -25,9 +30,9 @@ struct ControllerOptions {
 // Stays with the current configuration until the accumulated regret of staying exceeds the price of
 // changing (ski rental: at most twice the cost of knowing the future). Regret shrinks while the
 // current configuration is the better one.
-class Controller {
+class RegretRule {
  public:
-  Controller(const Profile& profile, const SearchSpace& space, const ControllerOptions& options)
+  RegretRule(const Profile& profile, const SearchSpace& space, const RegretRuleOptions& options)
       : profile_(profile), space_(space), options_(options) {}
 
   struct Decision {
@@ -54,10 +59,10 @@ class Controller {
 
   Profile profile_;
   SearchSpace space_;
-  ControllerOptions options_;
+  RegretRuleOptions options_;
   std::optional<Candidate> current_;
   double regret_ = 0;
   Time last_decision_, last_change_;
 };
 
-}  // namespace millrace::plan::spot
+}  // namespace millrace::experiments::spotserve

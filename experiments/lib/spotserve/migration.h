@@ -10,9 +10,9 @@
 #include <optional>
 #include <vector>
 
-#include "plan/spot/mapping.h"
+#include "experiments/lib/spotserve/mapping.h"
 
-namespace millrace::plan::spot {
+namespace millrace::experiments::spotserve {
 
 struct MigrationOptions {
   // While layers move, a device may exceed its old share by this multiple of it. 0, the published
@@ -73,4 +73,4 @@ struct LayerChange {
 // `bound_layers`: how many layers a device may hold beyond its old share.
 LayerOrder OrderLayers(int layers, const std::vector<LayerChange>& devices, double bound_layers);
 
-}  // namespace millrace::plan::spot
+}  // namespace millrace::experiments::spotserve
