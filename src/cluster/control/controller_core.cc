@@ -66,7 +66,8 @@ ControllerCore::ControllerCore(ControllerOptions options)
                   .migrations_max = ControllerOptions::kMovesMax,
                   .hold_limit = options_.hold_limit,
                   .waiting_limit = options_.waiting_limit,
-                  .secret = options_.secret},
+                  .secret = options_.secret,
+                  .links = machines_.probes()},
                  members_, deployment_, pipelines_, requests_, memory_, ids_, outbox_),
       placements_(options_, options_.scheduler.block_size, deployment_, pipelines_, requests_,
                   transfers_, memory_) {}

@@ -40,6 +40,9 @@ constexpr auto kCounters = std::to_array<ControllerCounter>({
      "Replays that fetched KV from surviving workers.", &Counters::fetched},
     {"computed_in_part", "millrace_cluster_replays_in_part_total",
      "Replays with KV that computed only some layers again.", &Counters::computed_in_part},
+    {"fetch_too_slow", "millrace_cluster_replays_fetch_too_slow_total",
+     "Replays that computed again what surviving workers had, because the links were slower.",
+     &Counters::fetch_too_slow},
     {"failed_by_losses", "millrace_cluster_requests_failed_by_losses_total",
      "Requests that failed because pipelines were lost repeatedly while they ran.",
      &Counters::failed_by_losses},
@@ -111,6 +114,7 @@ ControllerCounters ControllerCore::counters() const {
   counters.replays += transfers.recomputed;
   counters.fetched = transfers.fetched;
   counters.computed_in_part = transfers.computed_in_part;
+  counters.fetch_too_slow = transfers.fetch_too_slow;
   counters.moves = transfers.moves;
   counters.moves_failed = transfers.moves_failed;
   counters.drained_moved = transfers.drained_moved;

@@ -95,6 +95,7 @@ struct ControllerCounters {
   uint64_t pulls_failed = 0, leases_renewed = 0;
   uint64_t fetched = 0;           // replays that fetched recoverable KV
   uint64_t computed_in_part = 0;  // of these: only some layers computed again
+  uint64_t fetch_too_slow = 0;    // replays that computed again what could have been fetched
   // Bytes of weights of the shards that workers loaded, by where they had them from.
   uint64_t weights_kept = 0, weights_from_peers = 0, weights_from_disk = 0;
   uint64_t profiles_refused = 0, links_probed = 0, probes_failed = 0;

@@ -287,6 +287,7 @@ void Pipelines::Commit(Pipeline& pipeline, const StepResult& result, Time now,
   if (!retries_.empty()) retries_.erase(RetryKey(pipeline.hops));
   const auto step = pipeline.timer.Done(result.id, now);
   const bool measured = step && pipeline.prefill.Ended(*step);
+  if (measured) last_prefill_tokens_per_s_ = pipeline.prefill.measured_tokens_per_s();
   if (step && step->decodes > 0) {
     const double weight = pipeline.token_s > 0 ? kTokenTimeWeight : 1;
     pipeline.token_s += weight * (step->round_trip.seconds() - pipeline.token_s);
@@ -299,6 +300,11 @@ void Pipelines::Commit(Pipeline& pipeline, const StepResult& result, Time now,
   pipeline.scheduler->Commit(result, now, outputs, pipeline.pulls);
   dirty_.insert(pipeline.id);
   if (pipeline.scheduler->steps_in_flight() == 0) turns_.Idle(pipeline.id, dirty_);
+}
+
+std::optional<double> Pipelines::PrefillTokensPerS(const Pipeline& pipeline) const {
+  const std::optional<double> here = pipeline.prefill.measured_tokens_per_s();
+  return here ? here : last_prefill_tokens_per_s_;
 }
 
 std::set<PipelineId> Pipelines::FormSteps(Time now, const std::function<void(Pipeline&)>& formed) {

@@ -134,6 +134,9 @@ class Pipelines {
   uint64_t opened() const { return opened_; }  // so far
   sched::SchedulerStats Stats() const;         // summed over all, with counters of closed ones
   std::optional<sched::RequestInfo> Stalled(Time now) const;  // of any of them (watchdog)
+  // How many tokens of prompts the pipeline computes per second: as measured, or, until then,
+  // as the last pipeline was. nullopt: none was measured.
+  std::optional<double> PrefillTokensPerS(const Pipeline& pipeline) const;
 
   // Crashes with the reason if the tables do not agree with each other.
   void CheckIntegrity() const;
@@ -163,7 +166,8 @@ class Pipelines {
   std::map<std::string, Retry> retries_;  // by the shards and layers of the hops
   uint64_t opened_ = 0;
   EdgeFlows flows_;
-  sched::SchedulerStats closed_;  // counters of closed pipelines
+  sched::SchedulerStats closed_;                     // counters of closed pipelines
+  std::optional<double> last_prefill_tokens_per_s_;  // of the last step of any that was measured
   std::vector<sched::PreemptionRecord> preemptions_;
 };
 

@@ -13,6 +13,14 @@ int RecoverableKv::tokens() const {
   return most;
 }
 
+int64_t RecoverableKv::distinct_tokens(int block_size) const {
+  std::set<BlockIndex> blocks;
+  for (const sched::SequenceKv& sequence : kv) {
+    blocks.insert(sequence.blocks.begin(), sequence.blocks.end());
+  }
+  return std::ssize(blocks) * block_size;
+}
+
 RecoverableKv& RecoverableKvStore::Leave(RequestId id, RecoverableKv kv) {
   const auto found = kv_.find(id);
   MR_CHECK(found == kv_.end() || found->second.pipeline == kv.pipeline)

@@ -38,10 +38,12 @@ struct RecoverableKv {
   std::vector<BlockIndex> held = {};          // blocks held by a pipeline that still runs
   bool moves = false;                         // the controller moves it: nothing is lost so far
   bool hands_over = false;                    // from prefill to decode
+  bool too_slow = false;                      // to fetch, for the pipeline that was tried last
   std::optional<FetchedLayers> fetched = {};  // by all ended pulls into the last pipeline
   RenewalTimer renewal = {};
 
-  int tokens() const;  // the maximum over its sequences
+  int tokens() const;                             // the maximum over its sequences
+  int64_t distinct_tokens(int block_size) const;  // blocks that sequences share count once
 };
 
 class RecoverableKvStore {
@@ -58,6 +60,7 @@ class RecoverableKvStore {
   void Drop(RequestId id);
   // The requests with KV in the pipeline.
   std::vector<RequestId> In(PipelineId pipeline) const;
+  const std::map<RequestId, RecoverableKv>& all() const { return kv_; }
   bool Any(PipelineId pipeline) const { return waiters_.contains(pipeline); }
   int moving() const;
   // The requests whose leases are to be renewed.

@@ -21,6 +21,7 @@
 #include "cluster/control/deployment.h"
 #include "cluster/control/kv_memory.h"
 #include "cluster/control/kv_pulls.h"
+#include "cluster/control/link_probes.h"
 #include "cluster/control/membership.h"
 #include "cluster/control/migrations.h"
 #include "cluster/control/pipelines.h"
@@ -38,6 +39,9 @@ struct TransfersOptions {
   Duration hold_limit;     // how long KV is kept for a puller that is silent
   Duration waiting_limit;  // how long surviving stages are kept for requests that wait
   uint64_t secret = 0;     // random; for the nonces of KV handles
+  // Between workers, as measured; outlives Transfers. Null: links are not measured, and what can be
+  // fetched is fetched.
+  const LinkProbes* links = nullptr;
 };
 
 struct TransferCounters {
@@ -46,6 +50,7 @@ struct TransferCounters {
   uint64_t recomputed = 0;        // of moves_failed: some KV was computed again
   uint64_t fetched = 0;           // by requests whose pipeline was lost
   uint64_t computed_in_part = 0;  // of these: some layers computed again
+  uint64_t fetch_too_slow = 0;    // computed again although KV could have been fetched
   uint64_t drained_moved = 0;     // migrated away from a worker that drains
   uint64_t moved_bytes = 0, pulls_failed = 0, leases_renewed = 0;
 };
@@ -66,8 +71,8 @@ class Transfers {
   void HandOver(Pipeline& from, const sched::NewRequest& request);
   // The request was taken out of a pipeline that still runs, whose scheduler holds its KV.
   void Leave(Pipeline& pipeline, RequestId id, const sched::DetachedRequest& request);
-  // How many tokens of what the request has left `to` can fetch, by sequence. Empty: nothing.
-  // REQUIRES: the request waits.
+  // How many tokens of what the request has left `to` can fetch, by sequence. Empty: nothing, or
+  // `to` computes them sooner. REQUIRES: the request waits.
   std::vector<int> ToFetch(RequestId id, const Pipeline& to);
   // The route of the prefill pipeline in which the request has left KV. Null: it has left none
   // there, or that pipeline is not of the plan in force.
@@ -156,6 +161,8 @@ class Transfers {
   bool Renew(RequestId id, const RecoverableKv& left, Time now);
   bool StillIntact(RequestId id, const RecoverableKv& left) const;
   bool PullerAlive(PipelineId to, Time now) const;
+  bool FetchIsBetter(const RecoverableKv& left, const std::vector<PipelineHop>& readable,
+                     const Pipeline& to) const;
   PulledActivations ActivationsFrom(const Pipeline* pipeline) const;
   std::vector<PipelineHop> ReadableHops(PipelineId id) const;
   sched::Scheduler* SchedulerOf(PipelineId id) const;

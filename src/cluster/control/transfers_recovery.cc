@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "cluster/control/fetch_cost.h"
 #include "cluster/control/transfers.h"
 
 namespace millrace::cluster {
@@ -62,6 +63,8 @@ void Transfers::Drop(RequestId id) {
 }
 
 void Transfers::GiveUp(RequestId id) {
+  const RecoverableKv* left = kv_.Find(id);
+  counters_.fetch_too_slow += left != nullptr && left->too_slow ? 1 : 0;
   MoveFailed(id, true);
   Drop(id);
 }
@@ -77,6 +80,27 @@ bool Transfers::StillIntact(RequestId id, const RecoverableKv& left) const {
   return runs == nullptr || (!left.held.empty() && runs->HeldBlocks(id) == left.held);
 }
 
+// A pipeline that only decodes fetches in any case. Requests that fetch from the same pipeline into
+// the same one share its links.
+bool Transfers::FetchIsBetter(const RecoverableKv& left, const std::vector<PipelineHop>& readable,
+                              const Pipeline& to) const {
+  if (options_.links == nullptr || to.role == StageRole::kDecode) return true;
+  const auto prefill_per_s = pipelines_.PrefillTokensPerS(to);
+  const double token_s = LinkSecondsPerToken(readable, to, deployment_.layout(), *options_.links);
+  if (!prefill_per_s || token_s == 0) return true;
+  const int64_t tokens = left.distinct_tokens(options_.block_size);
+  int64_t coming = tokens;
+  for (const auto& [id, other] : kv_.all()) {
+    if (other.pipeline != left.pipeline || requests_.at(id).pipeline != to.id) continue;
+    coming += other.distinct_tokens(options_.block_size);
+  }
+  const int64_t ahead = to.requests.prefill_tokens_ahead();
+  const FetchCost cost{.link_s = token_s * static_cast<double>(coming),
+                       .lacking = PartLacking(readable, to),
+                       .compute_s = static_cast<double>(ahead + tokens) / *prefill_per_s};
+  return cost.FetchIsBetter();
+}
+
 // A sequence that has ended fetches nothing.
 std::vector<int> Transfers::ToFetch(RequestId id, const Pipeline& pipeline) {
   std::vector<int> tokens;
@@ -88,7 +112,8 @@ std::vector<int> Transfers::ToFetch(RequestId id, const Pipeline& pipeline) {
       return holder.layers.Overlap(hop.layers).size() > 0;
     });
   });
-  if (!any) return tokens;
+  left->too_slow = any && !FetchIsBetter(*left, readable, pipeline);
+  if (!any || left->too_slow) return tokens;
   left->fetched.reset();
   const std::vector<sched::ResumedSequence>& resumed = requests_.at(id).waiting->resumed;
   std::optional<int> first;
