@@ -146,7 +146,8 @@ Result<SearchAnswer> PlanSearch::Search(const StartSearch& order, const ClusterS
         {.shape = cluster::PlanShape(candidate.plan, NamesOf(inputs.cluster)),
          .text = plan::WritePlanYaml(candidate.plan, inputs.cluster),
          .method = candidate.method,
-         .requests_per_s = candidate.score.value_or(candidate.estimate.requests_per_s)});
+         .requests_per_s = candidate.score.value_or(candidate.estimate.requests_per_s),
+         .workers = cluster::PlanWorkers(candidate.plan, NamesOf(inputs.cluster))});
   }
   return answer;
 }

@@ -89,7 +89,10 @@ void Autopilot::TakeActions(std::vector<AutopilotAction>& actions) {
 void Autopilot::SearchEnded(uint64_t id, SearchAnswer answer, Time now) {
   if (phase_ != Phase::kSearching || id != last_search_) return;
   phase_ = Phase::kWatching;
-  if (wanted_ && wanted_->urgent) return;  // it planned with workers that are gone
+  if (wanted_ && wanted_->urgent) {  // it planned with workers that are gone
+    std::erase_if(answer.found, [&](const auto& plan) { return !AllMayServe(plan.workers); });
+    if (answer.found.empty()) return;
+  }
   Decision decision = std::exchange(searching_, {});
   decision.search_s = answer.seconds;
   decision.current = std::move(answer.current);
@@ -149,6 +152,7 @@ void Autopilot::Decide(const Cause& cause, Decision decision, Time now) {
          .from_shape = view_->shape,
          .from_text = view_->plan_text,
          .to_shape = best.shape,
+         .workers = best.workers,
          .load = load},
         best.text, now);
 }

@@ -148,7 +148,8 @@ class Autopilot {
     uint64_t decision = 0;
     std::optional<int64_t> epoch;  // once accepted
     std::string from_shape, from_text, to_shape;
-    MeasuredLoad load;  // that it was ordered for
+    std::vector<std::string> workers;  // of the new plan; empty: not known
+    MeasuredLoad load;                 // that it was ordered for
     Time ordered, in_force, verify_at;
     bool rolls_back = false;
   };
@@ -159,6 +160,7 @@ class Autopilot {
   void NoteFirstLoad(Time now);
   void NoteLimits(Time now);
   void Want(Cause cause);
+  bool AllMayServe(const std::vector<std::string>& workers) const;  // none: false
   void MaybeSearch(Time now);
   Time LoadSince(Time now) const;
 

@@ -36,6 +36,12 @@ void Autopilot::Want(Cause cause) {
   wanted_ = std::move(cause);
 }
 
+bool Autopilot::AllMayServe(const std::vector<std::string>& workers) const {
+  return !workers.empty() && std::ranges::all_of(workers, [&](const std::string& name) {
+    return MayServe(FindMember(*view_, name));
+  });
+}
+
 // Compares the workers with those of the last view.
 void Autopilot::NoteMembers(const AutopilotView& view, Time now) {
   if (!view_) return;
@@ -106,9 +112,11 @@ Time Autopilot::LoadSince(Time now) const {
 
 void Autopilot::MaybeSearch(Time now) {
   if (!wanted_ || phase_ == Phase::kSearching) return;
-  // A change that waits for a worker that is gone would wait for ever.
+  // A change that waits for a worker that is gone would wait for ever. Any other one is the soonest
+  // way to a plan for those who are left, and a cluster that often loses workers must get there.
   const bool busy = change_.has_value() || view_->changing;
   if (busy && !wanted_->urgent) return;
+  if (phase_ == Phase::kChanging && AllMayServe(change_->workers)) return;
   if (members_changed_ && now - *members_changed_ < options_.settle) return;
   if (retry_at_ && now < *retry_at_) return;
   if (!wanted_->urgent && not_before_ && now < *not_before_) return;

@@ -37,6 +37,7 @@ struct PlanForecast {
   std::string text;           // as plan.yaml; empty: not kept
   std::string method;         // that found it
   double requests_per_s = 0;  // the most within the limits; without limits, the most at all
+  std::vector<std::string> workers = {};  // that get layers; empty: not known, or not kept
 };
 
 struct Decision {

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/check.h"
 
@@ -34,6 +35,14 @@ std::string PlanShape(const Plan& plan, std::span<const std::string> node_names)
     }
   }
   return PlanShape(plan, workers);
+}
+
+std::vector<std::string> PlanWorkers(const Plan& plan, std::span<const std::string> node_names) {
+  std::set<NodeIndex> used;
+  for (const StagePlan& stage : plan.stages) used.insert(stage.nodes.begin(), stage.nodes.end());
+  std::vector<std::string> workers;
+  for (const NodeIndex node : used) workers.push_back(node_names[static_cast<size_t>(node)]);
+  return workers;
 }
 
 }  // namespace millrace::cluster

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "cluster/control/controller_counters.h"
 #include "cluster/control/edge_flows.h"
 #include "cluster/control/layout.h"
 #include "core/plan.h"
@@ -80,36 +81,6 @@ struct WaitingStatus {
   int64_t decode = 0;    // with their prompt's KV elsewhere, a place where they decode
   int64_t transfer = 0;  // the KV that is on its way to that place
 };
-
-// Monotonic while the controller lives. AllControllerCounters lists every member.
-struct ControllerCounters {
-  uint64_t joins = 0, joins_refused = 0, workers_lost = 0;
-  uint64_t pipelines_opened = 0, pipelines_lost = 0;
-  uint64_t layouts = 0, plans_applied = 0, plans_given_up = 0;
-  uint64_t replays = 0, failed_by_losses = 0, expired = 0;
-  uint64_t evictions = 0;  // requests that gave their KV to older ones of other pipelines
-  uint64_t moves = 0, moves_failed = 0, moved_bytes = 0;
-  // Requests of workers that drain: how they ended there.
-  uint64_t drained_finished = 0, drained_moved = 0, drained_replayed = 0;
-  uint64_t hand_overs = 0, hand_overs_failed = 0;  // of the moves: from prefill to decode
-  uint64_t pulls_failed = 0, leases_renewed = 0;
-  uint64_t fetched = 0;           // replays that fetched recoverable KV
-  uint64_t computed_in_part = 0;  // of these: only some layers computed again
-  uint64_t fetch_too_slow = 0;    // replays that computed again what could have been fetched
-  // Bytes of weights of the shards that workers loaded, by where they had them from.
-  uint64_t weights_kept = 0, weights_from_peers = 0, weights_from_disk = 0;
-  uint64_t profiles_refused = 0, links_probed = 0, probes_failed = 0;
-  uint64_t stale_messages = 0;  // for pipelines, shards and transfers that no longer exist
-};
-
-// A counter's name in /cluster/status and in /metrics, and its help text.
-struct ControllerCounter {
-  const char* name;
-  const char* metric;
-  const char* help;
-  uint64_t ControllerCounters::*value;
-};
-std::span<const ControllerCounter> AllControllerCounters();
 
 struct ClusterStatus {
   Term term;

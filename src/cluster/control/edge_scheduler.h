@@ -3,6 +3,7 @@
 // router, one per stage; one thread.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 namespace millrace::cluster {

@@ -310,7 +310,7 @@ void Transfers::MoveFailed(RequestId id, bool recomputes) {
   if (left == nullptr || !std::exchange(left->moves, false)) return;
   ++counters_.moves_failed;
   counters_.hand_overs_failed += left->hands_over ? 1 : 0;
-  counters_.recomputed += recomputes ? 1 : 0;
+  recomputed_ += recomputes ? 1 : 0;
 }
 
 // The pipeline computes the request from its tokens, so what it has left is dropped.

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/control/controller_counters.h"
 #include "cluster/control/copy_rate.h"
 #include "cluster/control/deployment.h"
 #include "cluster/control/kv_memory.h"
@@ -42,17 +43,6 @@ struct TransfersOptions {
   // Between workers, as measured; outlives Transfers. Null: links are not measured, and what can be
   // fetched is fetched.
   const LinkProbes* links = nullptr;
-};
-
-struct TransferCounters {
-  uint64_t moves = 0, moves_failed = 0;  // hand-overs and migrations
-  uint64_t hand_overs = 0, hand_overs_failed = 0;
-  uint64_t recomputed = 0;        // of moves_failed: some KV was computed again
-  uint64_t fetched = 0;           // by requests whose pipeline was lost
-  uint64_t computed_in_part = 0;  // of these: some layers computed again
-  uint64_t fetch_too_slow = 0;    // computed again although KV could have been fetched
-  uint64_t drained_moved = 0;     // migrated away from a worker that drains
-  uint64_t moved_bytes = 0, pulls_failed = 0, leases_renewed = 0;
 };
 
 class Transfers {
@@ -142,6 +132,8 @@ class Transfers {
   // Whether KV was dropped since the last call, so that a retiring pipeline may be empty now.
   bool TakeDropped() { return std::exchange(dropped_, false); }
   const TransferCounters& counters() const { return counters_; }
+  // Moves that failed so that some KV was computed again.
+  uint64_t recomputed() const { return recomputed_; }
   // Crashes with the reason if the tables do not agree with each other.
   void CheckIntegrity() const;
 
@@ -180,6 +172,7 @@ class Transfers {
   double pull_s_per_token_ = 0;  // a moving average, of single pulls
   CopyRate copy_rate_;
   TransferCounters counters_;
+  uint64_t recomputed_ = 0;
 };
 
 }  // namespace millrace::cluster

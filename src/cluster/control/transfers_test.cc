@@ -195,7 +195,7 @@ TEST_F(TransfersTest, OnlyTheLayersOfALostHopAreComputedAgain) {
   EndPull(2, false);
   EXPECT_EQ(NextOf(*decode_).only_layers, (LayerRange{2, 4}));
   EXPECT_EQ(transfers_.counters().moves_failed, 1u);
-  EXPECT_EQ(transfers_.counters().recomputed, 1u);
+  EXPECT_EQ(transfers_.recomputed(), 1u);
   EXPECT_EQ(transfers_.counters().computed_in_part, 1u);
 }
 

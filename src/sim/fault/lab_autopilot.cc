@@ -73,7 +73,8 @@ cluster::SearchAnswer LabAutopilot::Search(const cluster::ClusterStatus& status)
     answer.found.push_back({.shape = cluster::PlanShape(plan, names),
                             .text = plan::WritePlanYaml(plan, workers),
                             .method = "chance",
-                            .requests_per_s = rate(8)});
+                            .requests_per_s = rate(8),
+                            .workers = cluster::PlanWorkers(plan, names)});
   }
   std::ranges::stable_sort(answer.found, std::ranges::greater(),
                            &cluster::PlanForecast::requests_per_s);
