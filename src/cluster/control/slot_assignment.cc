@@ -194,8 +194,20 @@ class Filler {
 
   std::optional<WorkerId> Named(const LayoutStage& stage, size_t rank) const {
     const auto* named = UsableOf(members_, NameFor(layout_, stage.plan, rank));
-    const bool may = named != nullptr && !HasSlot(stage, named->id) && Fits(stage, named->bits);
+    const bool may = named != nullptr && !HasSlot(stage, named->id) && Fits(stage, named->bits) &&
+                     !StandsInElsewhere(named->id, NodeOf(stage.plan, rank));
     return may ? std::optional(named->id) : std::nullopt;
+  }
+
+  // Whether the worker has the place of another node: it got that while the stage of its own node
+  // was closing.
+  bool StandsInElsewhere(WorkerId worker, std::optional<NodeIndex> node) const {
+    return std::ranges::any_of(layout_.stages, [&](const LayoutStage& stage) {
+      for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
+        if (stage.ranks[rank].worker == worker && NodeOf(stage.plan, rank) != node) return true;
+      }
+      return false;
+    });
   }
 
   // The worker that stands in for the node in another stage already.

@@ -57,6 +57,25 @@ TEST_F(SlotAssignment, NoneForAStageThatIsClosing) {
   EXPECT_EQ(WorkersOf(layout), "-1");
 }
 
+// A worker comes back while the stand-in in its place has notice, so it stands in elsewhere. When
+// its own place is free it must not have both: a pipeline would pass it twice.
+TEST_F(SlotAssignment, AWorkerThatStandsInForAnotherDoesNotAlsoGetItsOwnPlace) {
+  Join(1);
+  Join(3);
+  Layout layout = Halves();
+  layout.node_names = {"w1", "w2"};
+  for (int i = 0; i < 2; ++i) layout.stages[static_cast<size_t>(i)].plan.nodes = {i};
+  layout.stages[0].ranks[0].worker = WorkerId(3);
+  layout.stages[0].closing = true;
+  members_.at(WorkerId(3)).draining = true;
+  FillSlots(layout, nullptr, members_);
+  EXPECT_EQ(WorkersOf(layout), "31");
+  layout.stages[0].ranks[0] = {};
+  layout.stages[0].closing = false;
+  FillSlots(layout, nullptr, members_);
+  EXPECT_EQ(WorkersOf(layout), "-1");
+}
+
 // Otherwise the worker that holds the back half would be used up by the front half.
 TEST_F(SlotAssignment, WhatWorkersHoldFromEarlierSessionsIsKept) {
   Join(1, {{kBack, {0, 1}}});
