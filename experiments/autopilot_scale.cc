@@ -27,7 +27,7 @@ constexpr char kScaleModel[] = "llama-70b";
 constexpr double kPeak = 8;  // requests per second
 // Of a search: of its evaluations, and of the requests by which it judges a plan.
 constexpr double kEffort = 0.1;
-constexpr double kRunLimit_s = 900;  // on the wall, of one simulated day
+constexpr double kRunLimit_s = 600;  // on the wall, of one simulated day
 constexpr double kSearch_s = 1;      // on the wall, of one search
 constexpr double kEnough = 1.3;      // times the load with headroom: no better plan is looked for
 const LatencyLimits kScaleLimits = {.ttft_s = 10, .tpot_s = 0.5, .attainment = 0.9};

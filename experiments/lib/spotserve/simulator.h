@@ -137,7 +137,6 @@ class Simulator {
   double now_s_ = 0;
   std::vector<RequestState> requests_;
   std::set<int> queue_;  // by arrival
-  size_t unfinished_ = 0;
   Fleet fleet_;
   double required_per_s_ = 0;
   plan::spot::RateMeter meter_;

@@ -122,7 +122,8 @@ Result<Found> FindByGoodput(const PlannerFlags& flags, const PlanInputs& inputs,
   }
   options.others = PlansOfAlikeNodes(inputs, options.limits);
   MR_ASSIGN_OR_RETURN(GoodputAnswer answer, SearchGoodput(inputs, options));
-  return Found{.outcome = OutcomeOf(answer), .goodput = std::move(answer)};
+  plan::PlanOutcome outcome = OutcomeOf(answer);
+  return Found{.outcome = std::move(outcome), .goodput = std::move(answer)};
 }
 
 // The machines that answer the workload's rate within the limits for the least money.
@@ -135,7 +136,8 @@ Result<Found> FindCheapest(const PlannerFlags& flags, const PlanInputs& inputs, 
   if (flags.simulate) keeps = SimulatedRate(inputs, options.limits, *inputs.requests_per_s);
   MR_ASSIGN_OR_RETURN(GoodputAnswer answer,
                       SearchCheapest(inputs, options, usd_per_hour, *inputs.requests_per_s, keeps));
-  return Found{.outcome = OutcomeOf(answer), .goodput = std::move(answer)};
+  plan::PlanOutcome outcome = OutcomeOf(answer);
+  return Found{.outcome = std::move(outcome), .goodput = std::move(answer)};
 }
 
 Result<Found> AsFound(Result<plan::PlanOutcome> outcome) {
