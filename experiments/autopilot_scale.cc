@@ -24,7 +24,7 @@ constexpr double kDay_s = 86400;
 constexpr double kNotice_s = 30, kScaleLoad_s = 30;
 constexpr double kSpotPrice = 1.9046 / 3.912;  // of the price on demand: g4dn.12xlarge (SpotServe)
 constexpr char kScaleModel[] = "llama-70b";
-constexpr double kPeak = 8;  // requests per second
+constexpr double kPeak = 4;  // requests per second
 // Of a search: of its evaluations, and of the requests by which it judges a plan.
 constexpr double kEffort = 0.1;
 constexpr double kRunLimit_s = 600;  // on the wall, of one simulated day
