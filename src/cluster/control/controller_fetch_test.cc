@@ -2,119 +2,49 @@
 // the link is slow.
 #include <gtest/gtest.h>
 
-#include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
-#include "base/test_time.h"
-#include "cluster/control/controller_core.h"
 #include "cluster/control/fetch_cost.h"
+#include "cluster/control/testing/scripted_workers.h"
 
 namespace millrace::cluster {
 namespace {
 
 // Two pipelines: workers 1 and 2 with two layers each, and worker 3 with all four.
-class Fetches : public ::testing::Test {
+class Fetches : public ScriptedWorkers {
  protected:
-  static constexpr int kPrompt = 100;
-
   Fetches() {
-    ControllerOptions o;
-    o.term = Term(1);
-    o.num_layers = 4;
-    o.elastic = false;
-    o.scheduler.block_size = 4;
-    o.scheduler.max_model_len = 256;
-    o.link_probes = LinkProbeOptions{.quiet = Duration::Seconds(0)};
-    Plan plan{.num_layers = 4};
-    plan.stages = {{.layers = {0, 2}}, {.layers = {2, 4}}, {.layers = {0, 4}}};
-    plan.edges = {{std::nullopt, 0, 1},
-                  {0, 1, 1},
-                  {1, std::nullopt, 1},
-                  {std::nullopt, 2, 1},
-                  {2, std::nullopt, 1}};
-    c_ = std::move(ControllerCore::Create(o)).value();
-    EXPECT_TRUE(c_->ApplyPlan(plan, {}).ok());
-    for (uint64_t w = 1; w <= 3; ++w) {
-      millrace::Join join;
-      join.name = "w" + std::to_string(w);
-      join.address.incarnation = Incarnation(w * 10);
-      c_->Receive(ConnectionId(w), std::move(join), At(0));
-    }
-    Settle(At(0));
+    ControllerOptions options = Options();
+    options.elastic = false;
+    options.scheduler.max_model_len = 256;
+    options.link_probes = LinkProbeOptions{.quiet = Duration::Seconds(0)};
+    options.plan = Chains({{kFront, kBoth}, {kBack, kBoth}, {kAll, kBoth}});
+    Start(std::move(options));
+    for (uint64_t worker = 1; worker <= 3; ++worker) Join(worker);
   }
-
   // All links have this rate.
   void MeasureLinks(double bytes_per_s) {
-    bytes_per_s_ = bytes_per_s;
-    for (int i = 0; i < 20; ++i) {
-      c_->Tick(At(0.1));
-      Settle(At(0.1));
-    }
-  }
-  void Submit(uint64_t id, Time now) {
-    sched::NewRequest request{.id = RequestId(id)};
-    request.prompt = std::make_shared<const std::vector<TokenId>>(kPrompt, static_cast<int>(id));
-    request.params = std::make_shared<const SamplingParams>();
-    EXPECT_TRUE(c_->Submit(std::move(request), now).ok());
-    Settle(now);
-  }
-  // Ends all steps in flight.
-  void EndSteps(Time now) {
-    for (const auto& [worker, step] : std::exchange(steps_, {})) {
-      StepResult result{.id = step.plan->id};
-      for (const SequenceStep& s : step.plan->sequences) {
-        result.sequences.push_back({.id = s.id, .token = 9});
+    while (!probes_.empty()) {
+      for (const auto& [worker, order] : std::exchange(probes_, {})) {
+        c_->Receive(ConnectionId(worker),
+                    LinkProbed{.probe = order.probe, .latency_s = 1e-4, .bytes_per_s = bytes_per_s},
+                    now_);
       }
-      c_->Receive(worker, StepDone{step.pipeline, std::move(result)}, now);
+      Settle();
     }
-    Settle(now);
+    EXPECT_EQ(c_->counters().links_probed, 12u) << "among three workers and the controller";
   }
-  void Settle(Time now) {
-    for (int round = 0; round < 8; ++round) {
-      std::vector<ControllerAction> actions;
-      c_->Advance(now);
-      c_->TakeActions(actions);
-      for (const ControllerAction& action : actions) {
-        if (const auto* send = std::get_if<SendToWorker>(&action)) Answer(*send, now);
-      }
-      c_->CheckIntegrity();
-    }
-  }
-  void Answer(const SendToWorker& send, Time now) {
-    if (const auto* load = std::get_if<LoadShard>(&send.message)) {
-      ShardLoaded loaded{.shard = load->shard};
-      loaded.kv_bytes_per_token_layer = 8;
-      loaded.kv_bytes = 65536;
-      c_->Receive(send.to, loaded, now);
-    } else if (const auto* open = std::get_if<OpenPipeline>(&send.message)) {
-      c_->Receive(send.to, PipelineOpened{open->pipeline}, now);
-    } else if (const auto* probe = std::get_if<ProbeLink>(&send.message)) {
-      c_->Receive(send.to,
-                  LinkProbed{.probe = probe->probe, .latency_s = 1e-4, .bytes_per_s = bytes_per_s_},
-                  now);
-    } else if (const auto* pull = std::get_if<PullKv>(&send.message)) {
-      pulls_.push_back(*pull);
-    } else if (const auto* step = std::get_if<PipelineStep>(&send.message)) {
-      steps_.emplace_back(send.to, *step);
-    }
-  }
-  // A prompt has run in each pipeline, 100 tokens in a tenth of a second. Then worker 2 is lost.
+  // A prompt of 100 tokens has run in each pipeline, in a quarter of a second. Worker 2 is lost,
+  // and what follows at worker 3 is formed.
   void ComputeAndLose() {
-    Submit(1, At(1));
-    Submit(2, At(1));
-    EndSteps(At(1.1));
-    c_->ConnectionLost(ConnectionId(2), Unavailable("gone"), At(1.2));
-    Settle(At(1.2));
-    EndSteps(At(1.3));  // what comes next for worker 3 is formed
+    for (uint64_t id : {1, 2}) EXPECT_TRUE(Submit(id, 100).ok());
+    Pass(0.25);
+    EndStep(1);
+    EndStep(3);
+    Lose(2);
+    EndStep(3);
     EXPECT_EQ(c_->counters().replays, 1u);
   }
-
-  std::unique_ptr<ControllerCore> c_;
-  double bytes_per_s_ = 0;
-  std::vector<PullKv> pulls_;
-  std::vector<std::pair<ConnectionId, PipelineStep>> steps_;
 };
 
 TEST_F(Fetches, OverAFastLink) {
@@ -130,10 +60,10 @@ TEST_F(Fetches, OverALinkThatWasNotMeasured) {
   EXPECT_EQ(c_->counters().fetch_too_slow, 0u);
 }
 
-// 100 tokens with 2 layers of 8 bytes take 0.8 s, and to compute 100 takes 0.1 s. Half of the
+// 100 tokens with 2 layers of 8 bytes take 1.6 s, and to compute 100 takes 0.25 s. Half of the
 // layers are computed again in any case.
 TEST_F(Fetches, NothingOverASlowLink) {
-  MeasureLinks(2000);
+  MeasureLinks(1000);
   ComputeAndLose();
   EXPECT_TRUE(pulls_.empty());
   EXPECT_EQ(c_->counters().fetch_too_slow, 1u);
