@@ -55,7 +55,6 @@ std::shared_ptr<net::HttpReply> RetainedStream::Produce(std::shared_ptr<net::Htt
     WatchClient();
   } else {
     without_client_ = clock_.Now();
-    began_earlier_ = true;
   }
   return std::make_shared<Producer>(shared_from_this());
 }
@@ -69,7 +68,8 @@ RetainedStream::Attached RetainedStream::Attach(std::shared_ptr<net::HttpReply> 
   without_client_.reset();
   client_->Start(*head_);
   seen_ = after;
-  const size_t seen = after == 0 ? 0 : after > ends_.size() ? log_.size() : ends_[after - 1];
+  const size_t events = std::min<size_t>(after, ends_.size());
+  const size_t seen = events == 0 ? 0 : ends_[events - 1];
   const bool reads = seen == log_.size() || client_->Write(log_.substr(seen));
   if (ended_) {
     client_->End();
@@ -91,8 +91,8 @@ RetainedStream::Attached RetainedStream::Head(uint64_t after, net::HttpResponse&
 
 RetainedStream::Attached RetainedStream::CanAttach(uint64_t after) const {
   if (!kept_ || !head_ || (answered_ && !ended_)) return Attached::kNotKept;
-  const bool may_come = began_earlier_ && !ended_;
-  return after > ends_.size() && !may_come ? Attached::kNoSuchEvent : Attached::kYes;
+  const bool whole = ended_ && !failed_;
+  return after > ends_.size() && whole ? Attached::kNoSuchEvent : Attached::kYes;
 }
 
 RetainedStream::Inspection RetainedStream::Inspect(Time now) {
@@ -197,6 +197,7 @@ std::string RetainedStream::Number(const std::string& events) {
     const size_t blank = events.find("\n\n", begin);
     const size_t end = blank == std::string::npos ? events.size() : blank + 2;
     const bool counts = events.compare(begin, kErrorEventBegin.size(), kErrorEventBegin) != 0;
+    failed_ = failed_ || !counts;
     if (counts) numbered += fmt::format("id: {}:{}\n", response_id_, ++numbered_);
     numbered.append(events, begin, end - begin);
     if (counts && kept_) ends_.push_back(log_.size() + numbered.size());

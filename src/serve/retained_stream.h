@@ -53,9 +53,9 @@ class RetainedStream : public std::enable_shared_from_this<RetainedStream> {
 
   enum class Attached { kYes, kNotKept, kNoSuchEvent };
   // Makes `client` the reader, starting after event number `after` (0: from the beginning), and
-  // disconnects the previous client. Does not touch `client` if the result is not kYes. A stream
-  // that began without a client was begun by an earlier server, and its client may have more of it
-  // than has been written again so far.
+  // disconnects the previous client. Does not touch `client` if the result is not kYes. A client
+  // may have more of an unfinished stream than this server: from an earlier one that it follows, or
+  // from one that has taken its place while it was stopped.
   Attached Attach(std::shared_ptr<net::HttpReply> client, uint64_t after);
 
   // Returns what Attach would return, and the head that it would send.
@@ -100,7 +100,7 @@ class RetainedStream : public std::enable_shared_from_this<RetainedStream> {
   std::shared_ptr<net::HttpReply> client_ MR_GUARDED_BY(mutex_);
   uint64_t reading_ MR_GUARDED_BY(mutex_) = 0;                   // number of the current client
   uint64_t seen_ MR_GUARDED_BY(mutex_) = 0;                      // events that it had at first
-  bool began_earlier_ MR_GUARDED_BY(mutex_) = false;             // under another server
+  bool failed_ MR_GUARDED_BY(mutex_) = false;                    // has an error event
   std::optional<Time> without_client_ MR_GUARDED_BY(mutex_);     // since when there is none
   std::optional<net::HttpResponse> head_ MR_GUARDED_BY(mutex_);  // once started
   std::string log_ MR_GUARDED_BY(mutex_);                        // all events, numbered

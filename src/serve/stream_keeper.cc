@@ -14,7 +14,7 @@ std::optional<ApiError> WhyNot(RetainedStream::Attached attached, const StreamPo
   if (attached == RetainedStream::Attached::kYes) return std::nullopt;
   if (attached == RetainedStream::Attached::kNoSuchEvent) {
     return BadField("Last-Event-ID",
-                    fmt::format("The stream has not reached event {} yet.", position.after));
+                    fmt::format("The stream has ended and has no event {}.", position.after));
   }
   return ApiError{.status = 404,
                   .message =
