@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define MRT_ABI_VERSION 1u
+#define MRT_ABI_VERSION 2u
 
 typedef int32_t MrtCode;
 enum {
@@ -113,6 +113,44 @@ void mrt_template_free(MrtTemplate* tmpl);
  * 1970-01-01 00:00 local time) that strftime_now shows. */
 MrtCode mrt_template_render(const MrtTemplate* tmpl, const uint8_t* context, size_t context_size,
                             int64_t civil_seconds, MrtBytes* out, MrtBytes* error);
+
+/* ---- Constrained output --------------------------------------------------------------------- */
+
+typedef struct {
+  uint64_t compile_fuel;   /* work of one compilation, 50,000 per ms or so */
+  uint64_t step_fuel;      /* work of one mask of the lexer, 14,000 per ms or so */
+  size_t step_items_max;   /* work of one mask of the parser, 20,000 per ms or so */
+  size_t row_items_max;    /* alternatives at one place of the text */
+  size_t lexer_states_max; /* of a grammar with all its matchers: a kilobyte or two each */
+  size_t symbols_max;      /* of a compiled grammar */
+} MrtGrammarLimits;
+
+typedef struct MrtVocabulary MrtVocabulary;
+typedef struct MrtGrammar MrtGrammar;
+/* One sequence. It changes, so one thread may use it at a time. */
+typedef struct MrtMatcher MrtMatcher;
+
+/* A token table, all numbers 32 bits and little-endian: "mrtable1", the number of tokens, the
+ * number of end-of-sequence tokens, their ids, then for each token 2 * size, + 1 for a special
+ * token, and its bytes: what it adds to a text, a special token's name; none: never allowed. */
+MrtCode mrt_vocabulary_new(const uint8_t* table, size_t table_size, MrtGrammarLimits limits,
+                           MrtVocabulary** out, MrtBytes* error);
+void mrt_vocabulary_free(MrtVocabulary* vocabulary);
+
+/* "<kind>:<text>" (src/core/output_grammar.h). */
+MrtCode mrt_grammar_new(const MrtVocabulary* vocabulary, const uint8_t* grammar,
+                        size_t grammar_size, MrtGrammar** out, MrtBytes* error);
+void mrt_grammar_free(MrtGrammar* grammar);
+
+/* At the start of the text. */
+MrtCode mrt_matcher_new(const MrtGrammar* grammar, MrtMatcher** out, MrtBytes* error);
+void mrt_matcher_free(MrtMatcher* matcher);
+MrtCode mrt_matcher_consume(MrtMatcher* matcher, const uint32_t* tokens, size_t tokens_size,
+                            MrtBytes* error);
+/* Token t may come next if bit t % 32 of word t / 32 is set. After a complete text only the
+ * end-of-sequence tokens are. After an error every call fails. */
+MrtCode mrt_matcher_mask(MrtMatcher* matcher, uint32_t* words, size_t words_size,
+                         MrtBytes* error);
 
 #ifdef __cplusplus
 }

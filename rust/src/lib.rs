@@ -5,6 +5,7 @@ mod budget;
 mod constants;
 mod decoder;
 mod filters;
+mod grammar;
 mod json_out;
 mod namespace;
 mod nesting;
@@ -16,7 +17,7 @@ mod tokenizer;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Once;
 
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 const OK: i32 = 0;
 const INVALID: i32 = 1;

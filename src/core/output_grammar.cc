@@ -1,0 +1,36 @@
+#include "core/output_grammar.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+
+#include "core/sampling_params.h"
+
+namespace millrace {
+namespace {
+
+constexpr std::array<std::string_view, 5> kKinds = {
+    "json_schema:", "regex:", "choice:", "lark:", "tags:"};
+
+}  // namespace
+
+std::string GrammarOf(GrammarKind kind, std::string_view text) {
+  return std::string(kKinds[static_cast<size_t>(kind)]).append(text);
+}
+
+Status CheckGrammar(std::string_view grammar) {
+  if (grammar.size() > kGrammarBytesMax) {
+    return InvalidArgument(fmt::format("the schema or grammar has {} bytes, and the limit is {}",
+                                       grammar.size(), kGrammarBytesMax));
+  }
+  for (const std::string_view kind : kKinds) {
+    if (!grammar.starts_with(kind)) continue;
+    if (grammar.size() > kind.size()) return OkStatus();
+    return InvalidArgument("the schema or grammar is empty");
+  }
+  return InvalidArgument(
+      "grammar: its kind is not one of json_schema, regex, choice, lark and tags");
+}
+
+}  // namespace millrace

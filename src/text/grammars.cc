@@ -1,0 +1,237 @@
+#include "text/grammars.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "text/ffi.h"
+
+namespace millrace::text {
+namespace {
+
+// The crate's defaults, except for less memory of states. The largest published schemas (FHIR) take
+// half of the work and of the symbols.
+constexpr MrtGrammarLimits kLimits = {.compile_fuel = 1'000'000,
+                                      .step_fuel = 200'000,
+                                      .step_items_max = 50'000,
+                                      .row_items_max = 2'000,
+                                      .lexer_states_max = 50'000,
+                                      .symbols_max = 500'000};
+constexpr size_t kBitsPerWord = 32;
+
+struct MatcherDeleter {
+  void operator()(MrtMatcher* matcher) const { mrt_matcher_free(matcher); }
+};
+
+uint32_t TokensIn(const std::string& table) {
+  // The number after the eight bytes of "mrtable1".
+  uint32_t tokens = 0;
+  for (size_t i = 0; i < 4 && table.size() >= 12; ++i) {
+    tokens |= uint32_t{static_cast<uint8_t>(table[8 + i])} << (8 * i);
+  }
+  return tokens;
+}
+
+}  // namespace
+
+// Made once, by whoever needs it first.
+class Grammars::Vocabulary {
+ public:
+  explicit Vocabulary(TokenTable table) : table_(std::move(table)) {}
+  ~Vocabulary() { mrt_vocabulary_free(vocabulary_); }
+  Vocabulary(const Vocabulary&) = delete;
+  Vocabulary& operator=(const Vocabulary&) = delete;
+
+  Result<const MrtVocabulary*> Get() {
+    std::call_once(once_, [this] { status_ = Make(); });
+    MR_RETURN_IF_ERROR(status_);
+    return vocabulary_;
+  }
+  size_t mask_words() const { return (TokensIn(*table_.bytes) + kBitsPerWord - 1) / kBitsPerWord; }
+
+ private:
+  Status Make() {
+    MR_RETURN_IF_ERROR(CheckRustAbi());
+    RustBytes error;
+    const MrtCode code = mrt_vocabulary_new(Data(*table_.bytes), table_.bytes->size(), kLimits,
+                                            &vocabulary_, error.out());
+    return StatusOf(code, error);
+  }
+
+  const TokenTable table_;
+  std::once_flag once_;
+  MrtVocabulary* vocabulary_ = nullptr;
+  Status status_;
+};
+
+// One grammar. Compiled once, by whoever needs it first.
+class Grammars::Compiled {
+ public:
+  Compiled(std::shared_ptr<Vocabulary> vocabulary, std::string grammar)
+      : vocabulary_(std::move(vocabulary)), grammar_(std::move(grammar)) {}
+  ~Compiled() { mrt_grammar_free(compiled_); }
+  Compiled(const Compiled&) = delete;
+  Compiled& operator=(const Compiled&) = delete;
+
+  const std::string& grammar() const { return grammar_; }
+  size_t mask_words() const { return vocabulary_->mask_words(); }
+  bool done() const { return done_; }
+  const Status& Compile() {
+    std::call_once(once_, [this] {
+      status_ = Make();
+      done_ = true;
+    });
+    return status_;
+  }
+  // REQUIRES: Compile has returned ok.
+  Result<MrtMatcher*> NewMatcher() const {
+    MrtMatcher* matcher = nullptr;
+    RustBytes error;
+    MR_RETURN_IF_ERROR(StatusOf(mrt_matcher_new(compiled_, &matcher, error.out()), error));
+    return matcher;
+  }
+
+ private:
+  Status Make() {
+    MR_ASSIGN_OR_RETURN(const MrtVocabulary* vocabulary, vocabulary_->Get());
+    RustBytes error;
+    const MrtCode code =
+        mrt_grammar_new(vocabulary, Data(grammar_), grammar_.size(), &compiled_, error.out());
+    return StatusOf(code, error);
+  }
+
+  const std::shared_ptr<Vocabulary> vocabulary_;
+  const std::string grammar_;
+  std::once_flag once_;
+  std::atomic<bool> done_ = false;
+  MrtGrammar* compiled_ = nullptr;
+  Status status_;
+};
+
+class Grammars::Matcher : public TokenMatcher {
+ public:
+  explicit Matcher(std::shared_ptr<Compiled> grammar) : grammar_(std::move(grammar)) {}
+
+  Result<std::span<const uint32_t>> Allowed(std::span<const TokenId> output) override {
+    MR_RETURN_IF_ERROR(grammar_->Compile());
+    // A replay goes back to an earlier position.
+    if (!matcher_ || output.size() < consumed_) {
+      MR_ASSIGN_OR_RETURN(MrtMatcher * fresh, grammar_->NewMatcher());
+      matcher_.reset(fresh);
+      consumed_ = 0;
+    }
+    const std::vector<uint32_t> fresh(output.begin() + static_cast<int64_t>(consumed_),
+                                      output.end());
+    RustBytes error;
+    if (!fresh.empty()) {
+      const MrtCode code =
+          mrt_matcher_consume(matcher_.get(), fresh.data(), fresh.size(), error.out());
+      if (code == MRT_INVALID) {
+        return Internal(fmt::format("the output does not match its grammar: {}", error.ToString()));
+      }
+      MR_RETURN_IF_ERROR(OfStep(code, error));
+    }
+    consumed_ = output.size();
+    mask_.resize(grammar_->mask_words());
+    MR_RETURN_IF_ERROR(
+        OfStep(mrt_matcher_mask(matcher_.get(), mask_.data(), mask_.size(), error.out()), error));
+    return std::span<const uint32_t>(mask_);
+  }
+
+ private:
+  static Status OfStep(MrtCode code, const RustBytes& error) {
+    if (code != MRT_LIMIT) return StatusOf(code, error);
+    return ResourceExhausted(
+        fmt::format("the grammar of the output is too complex here: {}", error.ToString()));
+  }
+
+  const std::shared_ptr<Compiled> grammar_;
+  std::unique_ptr<MrtMatcher, MatcherDeleter> matcher_;
+  size_t consumed_ = 0;  // tokens
+  std::vector<uint32_t> mask_;
+};
+
+std::shared_ptr<Grammars> Grammars::Of(const TokenTable& table) {
+  static Mutex mutex;
+  static auto* const shared = new std::map<std::string, std::weak_ptr<Grammars>>;
+  const MutexLock lock(mutex);
+  std::erase_if(*shared, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<Grammars>& known = (*shared)[table.digest];
+  if (auto grammars = known.lock()) return grammars;
+  std::shared_ptr<Grammars> grammars(new Grammars(table));
+  known = grammars;
+  return grammars;
+}
+
+Grammars::Grammars(const TokenTable& table)
+    : vocabulary_(std::make_shared<Vocabulary>(table)), thread_([this] { Work(); }) {}
+
+Grammars::~Grammars() {
+  {
+    const MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  queued_.notify_all();
+  thread_.join();
+}
+
+std::shared_ptr<Grammars::Compiled> Grammars::Find(const std::string& grammar) {
+  const auto found = std::ranges::find(kept_, grammar, &Compiled::grammar);
+  if (found != kept_.end()) {
+    kept_.splice(kept_.begin(), kept_, found);
+  } else {
+    kept_.push_front(std::make_shared<Compiled>(vocabulary_, grammar));
+    if (kept_.size() > kKept) kept_.pop_back();
+  }
+  return kept_.front();
+}
+
+Status Grammars::Check(const std::string& grammar) {
+  std::shared_ptr<Compiled> compiled;
+  {
+    const MutexLock lock(mutex_);
+    compiled = Find(grammar);
+  }
+  return compiled->Compile();
+}
+
+std::optional<Status> Grammars::Known(const std::string& grammar) {
+  const MutexLock lock(mutex_);
+  const auto found = std::ranges::find(kept_, grammar, &Compiled::grammar);
+  if (found == kept_.end() || !(*found)->done()) return std::nullopt;
+  return (*found)->Compile();
+}
+
+std::unique_ptr<TokenMatcher> Grammars::MatcherOf(const std::string& grammar) {
+  std::shared_ptr<Compiled> compiled;
+  {
+    const MutexLock lock(mutex_);
+    compiled = Find(grammar);
+    if (queue_.size() < kQueuedMax) queue_.push_back(compiled);
+  }
+  queued_.notify_one();
+  return std::make_unique<Matcher>(std::move(compiled));
+}
+
+void Grammars::Work() {
+  (void)vocabulary_->Get().ok();  // who compiles sees its status
+  MutexLock lock(mutex_);
+  while (!stopping_) {
+    if (queue_.empty()) {
+      queued_.wait(lock);
+      continue;
+    }
+    const std::shared_ptr<Compiled> next = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    (void)next->Compile().ok();  // whoever uses it sees its status
+    lock.lock();
+  }
+}
+
+}  // namespace millrace::text
