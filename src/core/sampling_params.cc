@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "core/output_grammar.h"
 
 namespace millrace {
 namespace {
@@ -17,6 +18,16 @@ Status CheckToken(const char* field, TokenId token, int vocab_size) {
   if (token >= 0 && token < vocab_size) return OkStatus();
   return InvalidArgument(
       fmt::format("{}: token id {} is not in the vocabulary [0, {})", field, token, vocab_size));
+}
+
+Status CheckTokens(const char* field, const std::vector<TokenId>& tokens, int most,
+                   int vocab_size) {
+  if (std::ssize(tokens) > most) {
+    return InvalidArgument(
+        fmt::format("{} has {} entries, the limit is {}", field, tokens.size(), most));
+  }
+  for (const TokenId token : tokens) MR_RETURN_IF_ERROR(CheckToken(field, token, vocab_size));
+  return OkStatus();
 }
 
 // Written so that NaN fails.
@@ -74,13 +85,9 @@ Status Validate(const SamplingParams& p, int vocab_size) {
     MR_RETURN_IF_ERROR(CheckToken("logit_bias", token, vocab_size));
     if (!Within(bias, -100, 100)) return OutOfRange("logit_bias", bias, "in [-100, 100]");
   }
-  if (p.stop_token_ids.size() > kStopTokensMax) {
-    return InvalidArgument(fmt::format("stop_token_ids has {} entries, the limit is {}",
-                                       p.stop_token_ids.size(), kStopTokensMax));
-  }
-  for (TokenId token : p.stop_token_ids) {
-    MR_RETURN_IF_ERROR(CheckToken("stop_token_ids", token, vocab_size));
-  }
+  MR_RETURN_IF_ERROR(CheckTokens("stop_token_ids", p.stop_token_ids, kStopTokensMax, vocab_size));
+  MR_RETURN_IF_ERROR(
+      CheckTokens("allowed_token_ids", p.allowed_token_ids, kAllowedTokensMax, vocab_size));
   if (p.stop.size() > kStopStringsMax) {
     return InvalidArgument(
         fmt::format("stop has {} strings, the limit is {}", p.stop.size(), kStopStringsMax));
@@ -92,7 +99,11 @@ Status Validate(const SamplingParams& p, int vocab_size) {
                                          kStopStringBytesMax));
     }
   }
-  return OkStatus();
+  if (p.grammar.empty()) return OkStatus();
+  // An answer that matches ends with EOS, and nothing may follow it.
+  if (p.ignore_eos)
+    return InvalidArgument("ignore_eos does not go with an output that is constrained");
+  return CheckGrammar(p.grammar);
 }
 
 std::optional<int> OutputLimit(const SamplingParams& params, int64_t prompt_tokens,

@@ -18,6 +18,8 @@ inline constexpr int kStopStringsMax = 16;
 inline constexpr size_t kStopStringBytesMax = 1024;
 inline constexpr int kStopTokensMax = 64;
 inline constexpr int kLogitBiasMax = 1024;
+inline constexpr int kAllowedTokensMax = 1024;
+inline constexpr size_t kGrammarBytesMax = 512u << 10;
 
 struct SamplingParams {
   int n = 1;                      // sequences to generate from the one prompt
@@ -37,8 +39,10 @@ struct SamplingParams {
   bool include_stop_str_in_output = false;
   bool ignore_eos = false;
   bool skip_special_tokens = true;
-  std::optional<int> logprobs;         // 0: only the chosen token's; k: the k likeliest as well
-  std::optional<int> prompt_logprobs;  // the same for the prompt's tokens
+  std::optional<int> logprobs;             // 0: only the chosen token's; k: the k likeliest as well
+  std::optional<int> prompt_logprobs;      // the same for the prompt's tokens
+  std::vector<TokenId> allowed_token_ids;  // empty: all
+  std::string grammar;  // what the output must match (output_grammar.h); empty: anything
 
   bool greedy() const { return temperature == 0.0; }
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
@@ -57,8 +61,8 @@ template <typename Params, typename Visitor>
 void ForEachField(Params& params, Visitor&& visit) {
   auto& [n, max_tokens, min_tokens, temperature, top_p, top_k, min_p, repetition_penalty,
          presence_penalty, frequency_penalty, seed, logit_bias, stop_token_ids, stop,
-         include_stop_str_in_output, ignore_eos, skip_special_tokens, logprobs, prompt_logprobs] =
-      params;
+         include_stop_str_in_output, ignore_eos, skip_special_tokens, logprobs, prompt_logprobs,
+         allowed_token_ids, grammar] = params;
   constexpr bool kSchedules = true;
   visit(SamplingField{"n", kSchedules}, n);
   visit(SamplingField{"max_tokens", kSchedules}, max_tokens);
@@ -79,6 +83,8 @@ void ForEachField(Params& params, Visitor&& visit) {
   visit(SamplingField{"skip_special_tokens"}, skip_special_tokens);
   visit(SamplingField{"logprobs"}, logprobs);
   visit(SamplingField{"prompt_logprobs", kSchedules}, prompt_logprobs);
+  visit(SamplingField{"allowed_token_ids", false, kAllowedTokensMax}, allowed_token_ids);
+  visit(SamplingField{"grammar"}, grammar);
 }
 
 // Checks every range above, and every token id against `vocab_size`. kInvalidArgument names the

@@ -9,6 +9,8 @@
 #include <set>
 #include <string>
 
+#include "core/output_grammar.h"
+
 namespace millrace {
 namespace {
 
@@ -67,6 +69,20 @@ TEST(SamplingParams, EveryFieldIsVisitedOnce) {
     EXPECT_TRUE(values.insert(&value).second) << field.name;
   });
   EXPECT_EQ(values.size(), boost::pfr::tuple_size_v<SamplingParams>);
+}
+
+TEST(SamplingParams, Grammars) {
+  SamplingParams params;
+  params.grammar = GrammarOf(GrammarKind::kChoice, R"(["a"])");
+  EXPECT_TRUE(Validate(params, 10).ok());
+  params.ignore_eos = true;
+  EXPECT_NE(Validate(params, 10).message().find("ignore_eos"), std::string::npos);
+  params.ignore_eos = false;
+  for (const std::string& bad : {std::string("regex:"), std::string("yaml:a"), std::string("regex"),
+                                 "regex:" + std::string(kGrammarBytesMax, 'a')}) {
+    params.grammar = bad;
+    EXPECT_EQ(Validate(params, 10).code(), StatusCode::kInvalidArgument) << bad.substr(0, 20);
+  }
 }
 
 TEST(SamplingParams, SequenceSeedsDifferAndTheFirstIsTheRequests) {

@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "core/ids.h"
 #include "core/notice.h"
+#include "core/output_grammar.h"
 #include "core/plan.h"
 #include "core/protocol_range.h"
 #include "core/step_plan.h"
@@ -87,6 +88,7 @@ struct Join {
   int64_t memory_bytes = 0;  // available for weights and KV
   std::vector<HeldShard> held;
   MachineFacts machine;
+  std::string token_table;  // the digest of the one that it has; empty: none
 };
 struct ShardLoaded {
   ShardId shard;
@@ -298,8 +300,10 @@ struct Leave {  // finish the running work and end the process
   std::string reason;
   bool on_notice = false;  // because the worker announced that it leaves, and for no other reason
 };
-using ToWorker =
-    std::variant<Welcome, Refused, LoadShard, UnloadShard, OpenPipeline, ClosePipeline,
-                 PipelineStep, ExportKv, ReleaseKv, PullKv, Leave, ReturnBlocks, ProbeLink>;
+// TokenTable (output_grammar.h) follows Welcome if the worker has another one. Only for workers
+// that speak kProtocolGrammars.
+using ToWorker = std::variant<Welcome, Refused, LoadShard, UnloadShard, OpenPipeline, ClosePipeline,
+                              PipelineStep, ExportKv, ReleaseKv, PullKv, Leave, ReturnBlocks,
+                              ProbeLink, TokenTable>;
 
 }  // namespace millrace

@@ -62,6 +62,7 @@ Parsed<ChatRequest> ParseChatRequest(std::string_view body, const ParseContext& 
   ReadSampling(reader, context.defaults, params);
   ReadChatLengths(reader, params);
   ReadChatLogprobs(reader, params);
+  ReadConstraint(reader, body, request.options);
   bool checked = true;  // only type-checked: the model decides how many calls it makes
   reader.Bool("parallel_tool_calls", checked);
   RefuseUnsupportedInChat(reader);

@@ -34,17 +34,26 @@ void ReadLogitBias(FieldReader& reader, SamplingParams& params) {
   });
 }
 
-void ReadStopTokens(FieldReader& reader, SamplingParams& params) {
-  reader.Array("stop_token_ids", [&](const Json& list) {
+// Their range is checked with the rest of the parameters.
+void ReadTokens(FieldReader& reader, const char* name, std::vector<TokenId>& tokens) {
+  reader.Array(name, [&](const Json& list) {
     for (const Json& item : list) {
       IntegerOrError read = ReadInteger(item, kIntMin, kIntMax);
       if (!read.error.empty()) {
-        return reader.Fail("stop_token_ids", fmt::format("stop_token_ids[{}] {}",
-                                                         params.stop_token_ids.size(), read.error));
+        return reader.Fail(name, fmt::format("{}[{}] {}", name, tokens.size(), read.error));
       }
-      params.stop_token_ids.push_back(static_cast<TokenId>(read.value));
+      tokens.push_back(static_cast<TokenId>(read.value));
     }
   });
+}
+
+// An empty list would leave no token.
+void ReadAllowedTokens(FieldReader& reader, SamplingParams& params) {
+  const Json* list = reader.Find("allowed_token_ids");
+  if (list != nullptr && list->is_array() && list->empty()) {
+    return reader.Fail("allowed_token_ids", "allowed_token_ids must have a token at least");
+  }
+  ReadTokens(reader, "allowed_token_ids", params.allowed_token_ids);
 }
 
 // vLLM's clients send -1 for "no seed".
@@ -83,7 +92,8 @@ void ReadSampling(FieldReader& reader, const SamplingDefaults& defaults, Samplin
   reader.Number("frequency_penalty", params.frequency_penalty);
   ReadSeed(reader, params);
   ReadLogitBias(reader, params);
-  ReadStopTokens(reader, params);
+  ReadTokens(reader, "stop_token_ids", params.stop_token_ids);
+  ReadAllowedTokens(reader, params);
   reader.StringOrList("stop", params.stop);
   reader.Bool("include_stop_str_in_output", params.include_stop_str_in_output);
   reader.Bool("ignore_eos", params.ignore_eos);
@@ -134,28 +144,13 @@ void CheckSampling(FieldReader& reader, const SamplingParams& params, int vocab_
 
 void RefuseUnsupported(FieldReader& reader) {
   reader.Unsupported("use_beam_search", "sample n sequences instead");
-  for (const char* name : {"structured_outputs", "guided_json", "guided_regex", "guided_choice",
-                           "guided_grammar", "structural_tag"}) {
-    reader.Unsupported(name, "constrained decoding is not available");
-  }
   reader.Unsupported("logits_processors", "use logit_bias");
   reader.Unsupported("prompt_embeds", "send text or token ids");
   reader.Unsupported("truncate_prompt_tokens", "shorten the prompt instead");
-  reader.Unsupported("allowed_token_ids", "use logit_bias");
   reader.Unsupported("bad_words", "use logit_bias");
   reader.Unsupported("return_tokens_as_token_ids", "log-probabilities always show tokens as text");
   reader.Unsupported("logprob_token_ids", "use logprobs to get the most likely tokens");
   reader.Unsupported("repetition_detection", "use stop or the penalties");
-  reader.Object("response_format", [&](const Json& format) {
-    auto type = format.find("type");
-    if (type == format.end() || !type->is_string()) {
-      return reader.Fail("response_format", "response_format.type must be a string");
-    }
-    if (*type != Json("text")) {
-      reader.Fail(UnsupportedField("response_format",
-                                   "response_format: only the type \"text\" is supported"));
-    }
-  });
 }
 
 void RefuseUnsupportedConversation(FieldReader& reader) {
@@ -175,6 +170,24 @@ Parsed<Json> ParseBody(std::string_view body) {
                     fmt::format("The request body must be a JSON object, got {}", Describe(*json)));
   }
   return std::move(json).value();
+}
+
+OrderedJson ParseOrderedFields(std::string_view body, const std::vector<std::string>& names) {
+  const auto wanted = [&](int depth, OrderedJson::parse_event_t event, OrderedJson& parsed) {
+    if (depth != 1 || event != OrderedJson::parse_event_t::key) return true;
+    return std::ranges::find(names, parsed.get_ref<const std::string&>()) != names.end();
+  };
+  return OrderedJson::parse(body, wanted);
+}
+
+bool KeysWithinLimit(const Json& value) {
+  if (!value.is_structured()) return true;
+  if (value.is_object() && value.size() > kObjectKeysMax) return false;
+  return std::ranges::all_of(value, KeysWithinLimit);
+}
+
+void RefuseKeys(FieldReader& reader, std::string_view field) {
+  reader.Fail(field, fmt::format("an object in {} has more than {} keys", field, kObjectKeysMax));
 }
 
 std::vector<TokenId> ReadTokenIds(FieldReader& reader, const char* field, const std::string& where,

@@ -2,6 +2,10 @@
 // functions, any thread.
 #pragma once
 
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "serve/field_reader.h"
 #include "serve/request.h"
 
@@ -14,6 +18,10 @@ void ReadSampling(FieldReader& reader, const SamplingDefaults& defaults, Samplin
 void ReadEnvelope(FieldReader& reader, GenerationOptions& options);
 // Checks the ranges of core/sampling_params.h; errors name the field.
 void CheckSampling(FieldReader& reader, const SamplingParams& params, int vocab_size);
+// Reads what the output must match into params.grammar: response_format, structured_outputs,
+// guided_*, structural_tag. After ReadSampling. `body` is the text that the reader's object was
+// parsed from.
+void ReadConstraint(FieldReader& reader, std::string_view body, GenerationOptions& options);
 // Refuses fields of vLLM and OpenAI that change the output and that Millrace does not support.
 void RefuseUnsupported(FieldReader& reader);
 // The same for fields that accompany `messages`.
@@ -26,6 +34,16 @@ std::vector<TokenId> ReadTokenIds(FieldReader& reader, const char* field, const 
 // Reads messages, tools, tool_choice, add_generation_prompt and chat_template_kwargs. `text` is the
 // body that the reader's object was parsed from.
 void ReadConversation(FieldReader& reader, std::string_view text, Conversation& conversation);
+
+// With the keys of objects in the client's order: templates print objects, and constrained JSON has
+// its properties in the schema's order.
+using OrderedJson = nlohmann::ordered_json;
+// Only these fields of the body, which is JSON; the rest is not built a second time.
+OrderedJson ParseOrderedFields(std::string_view body, const std::vector<std::string>& names);
+// Bounds the keys per object: objects of the ordered parse are lists, so parsing one is quadratic
+// in its keys.
+bool KeysWithinLimit(const Json& value);
+void RefuseKeys(FieldReader& reader, std::string_view field);
 
 // The body as a JSON object, or a 400 with the reason why it is not one.
 Parsed<Json> ParseBody(std::string_view body);

@@ -15,20 +15,6 @@ constexpr std::string_view kRoles[] = {"developer", "system", "user",
                                        "assistant", "tool",   "function"};
 constexpr size_t kShownRoleBytes = 64;
 
-// Templates print objects (tools, arguments), so their keys must keep the client's order.
-using OrderedJson = nlohmann::ordered_json;
-
-// Bounds the keys per object: objects of the ordered parse are lists, so parsing one is quadratic
-// in its keys.
-bool KeysWithinLimit(const Json& value) {
-  if (!value.is_structured()) return true;
-  if (value.is_object() && value.size() > kObjectKeysMax) return false;
-  for (const Json& item : value) {
-    if (!KeysWithinLimit(item)) return false;
-  }
-  return true;
-}
-
 void CheckPart(FieldReader& reader, const std::string& where, const Json& part) {
   if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) {
     reader.Fail("messages", where + " must be an object with a string \"type\"");
@@ -168,7 +154,7 @@ void CheckKeys(FieldReader& reader) {
   for (const char* name : {"messages", "tools", "chat_template_kwargs"}) {
     const Json* value = reader.Find(name);
     if (value == nullptr || KeysWithinLimit(*value)) continue;
-    reader.Fail(name, fmt::format("an object in {} has more than {} keys", name, kObjectKeysMax));
+    RefuseKeys(reader, name);
   }
 }
 
@@ -196,17 +182,6 @@ void Normalise(OrderedJson& message) {
   content = std::move(joined);
 }
 
-// Parses only the three fields that a template uses. The rest of the body is not built a second
-// time.
-OrderedJson ParseOrdered(std::string_view text) {
-  auto wanted = [](int depth, OrderedJson::parse_event_t event, OrderedJson& parsed) {
-    if (depth != 1 || event != OrderedJson::parse_event_t::key) return true;
-    return parsed == OrderedJson("messages") || parsed == OrderedJson("tools") ||
-           parsed == OrderedJson("chat_template_kwargs");
-  };
-  return OrderedJson::parse(text, wanted);
-}
-
 std::string Text(const OrderedJson& body, const char* name) {
   auto found = body.find(name);
   if (found == body.end() || found->is_null() || found->empty()) return "";
@@ -223,7 +198,7 @@ void ReadConversation(FieldReader& reader, std::string_view text, Conversation& 
   CheckKeys(reader);
   reader.Bool("add_generation_prompt", conversation.add_generation_prompt);
   if (reader.failed()) return;
-  OrderedJson body = ParseOrdered(text);
+  OrderedJson body = ParseOrderedFields(text, {"messages", "tools", "chat_template_kwargs"});
   for (OrderedJson& message : body["messages"]) Normalise(message);
   conversation.messages = Text(body, "messages");
   if (show_tools) conversation.tools = Text(body, "tools");

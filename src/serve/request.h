@@ -48,6 +48,8 @@ struct GenerationOptions {
   std::string cache_salt;
   std::string request_id;  // becomes part of the response's id
   std::string ignored;     // IgnoredHeaderValue
+  // The field that params.grammar comes from, for errors; empty if the output is not constrained.
+  std::string constraint_field;
 };
 
 // A text, or token ids.

@@ -1,11 +1,16 @@
 // POST /v1/completions, POST /v1/chat/completions and GET /v1/streams/{response id}.
+#include <fmt/format.h>
+
 #include <chrono>
 
+#include "base/log.h"
 #include "serve/generation.h"
 #include "serve/service_impl.h"
 
 namespace millrace::serve {
 namespace {
+
+constexpr size_t kGrammarErrorBytesMax = 500;
 
 int64_t UnixSeconds() {
   using std::chrono::system_clock;
@@ -102,6 +107,44 @@ void Service::Impl::ChatCompletions(Call call) {
 // The common part of the two endpoints, once the prompts are tokens.
 void Service::Impl::Begin(std::shared_ptr<ModelContext> model_context, Call call,
                           GenerationSpec spec, const std::string& id) {
+  if (spec.options.params.grammar.empty()) {
+    BeginCompiled(std::move(model_context), std::move(call), std::move(spec), id);
+  } else {
+    BeginConstrained(std::move(model_context), std::move(call), std::move(spec), id);
+  }
+}
+
+void Service::Impl::BeginConstrained(std::shared_ptr<ModelContext> model_context, Call call,
+                                     GenerationSpec spec, const std::string& id) {
+  const auto& grammars = model_context->model.grammars;
+  const std::string field = spec.options.constraint_field;
+  if (!grammars.ok()) {
+    return call.reply->Send(
+        ErrorResponse(UnsupportedField(field, field + ": " + grammars.status().message())));
+  }
+  const std::string grammar = spec.options.params.grammar;
+  auto begin = [this, field, model_context, call, spec, id](const Status& compiled) mutable {
+    if (!compiled.ok()) {
+      const std::string why = Printable(compiled.message(), kGrammarErrorBytesMax);
+      return call.reply->Send(ErrorResponse(BadField(
+          field, fmt::format("{} cannot be used to constrain the output: {}", field, why))));
+    }
+    BeginCompiled(std::move(model_context), std::move(call), std::move(spec), id);
+  };
+  if (const auto known = (*grammars)->Known(grammar)) return begin(*known);
+  registry_.Enter();
+  const bool taken = compiling_.TryPost([this, begin, grammar, grammars = *grammars]() mutable {
+    begin(grammars->Check(grammar));
+    registry_.Leave();
+  });
+  if (taken) return;
+  registry_.Leave();
+  call.reply->Send(ErrorResponse(FromStatus(
+      ResourceExhausted("Too many new grammars wait to be compiled; try again in a moment."))));
+}
+
+void Service::Impl::BeginCompiled(std::shared_ptr<ModelContext> model_context, Call call,
+                                  GenerationSpec spec, const std::string& id) {
   Parsed<FittedLengths> fitted =
       FitLengths(spec.options, model_context->context, Lengths(spec.prompts));
   if (auto* error = std::get_if<ApiError>(&fitted)) {

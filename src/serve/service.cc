@@ -99,6 +99,7 @@ Service::Impl::Impl(ServiceOptions options, const Clock& clock)
       http_metrics_(std::make_shared<HttpMetrics>()),
       next_id_(1),
       workers_(options_.worker_threads, 0),
+      compiling_(1, kGrammarsWaitingMax),
       large_(1, kLargeBodiesWaitingMax) {
   MR_CHECK(!options_.served_names.empty()) << "served_names must not be empty";
   AddRoutes();

@@ -24,6 +24,7 @@
 #include "serve/request.h"
 #include "serve/retained_stream.h"
 #include "text/chat_template.h"
+#include "text/grammars.h"
 #include "text/tokenizer.h"
 
 namespace millrace::serve {
@@ -53,6 +54,9 @@ struct ServedModel {
   ClusterAdmin* cluster = nullptr;                // likewise; null: the server has no cluster
   cluster::RecoveredRequests* earlier = nullptr;  // likewise; null: none are recovered
   std::shared_ptr<const text::Tokenizer> tokenizer;
+  // The grammars of its vocabulary, or why there are none.
+  Result<std::shared_ptr<text::Grammars>> grammars =
+      FailedPrecondition("output cannot be constrained: the server has no token table");
   std::shared_ptr<const text::ChatTemplate> chat_template;  // null: no /v1/chat/completions
   ModelSpec spec;
   int max_model_len = 0;

@@ -23,6 +23,8 @@ struct GenerationSpec;
 // separate thread handles larger ones.
 inline constexpr size_t kInlineBodyBytesMax = 16 << 10;
 inline constexpr size_t kLargeBodiesWaitingMax = 64;
+// A grammar that is not compiled yet is compiled on a thread of its own, in 100 ms at most or so.
+inline constexpr size_t kGrammarsWaitingMax = 64;
 
 class Service::Impl {
  public:
@@ -60,6 +62,10 @@ class Service::Impl {
   void ResumeStream(Call call);  // GET /v1/streams/{response id}
   void Begin(std::shared_ptr<ModelContext> model_context, Call call, GenerationSpec spec,
              const std::string& id);
+  void BeginConstrained(std::shared_ptr<ModelContext> model_context, Call call, GenerationSpec spec,
+                        const std::string& id);
+  void BeginCompiled(std::shared_ptr<ModelContext> model_context, Call call, GenerationSpec spec,
+                     const std::string& id);
   // restore.cc
   void RestoreStreams(const std::shared_ptr<ModelContext>& model_context,
                       cluster::RecoveredRequests& requests);
@@ -99,8 +105,9 @@ class Service::Impl {
   mutable Mutex mutex_;
   std::shared_ptr<ModelContext> model_context_ MR_GUARDED_BY(mutex_);  // set once
 
-  WorkerPool workers_;  // streams
-  WorkerPool large_;    // parsing and tokenizing large bodies; the pools are last: joined first
+  WorkerPool workers_;    // streams
+  WorkerPool compiling_;  // grammars
+  WorkerPool large_;      // parsing and tokenizing large bodies; the pools are last: joined first
 };
 
 // `prefix`, such as "cmpl-", and 32 hexadecimal digits that are unique to this process and number.

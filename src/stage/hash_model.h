@@ -42,14 +42,15 @@ struct HashModel {
     return Mix64(state ^ Mix64(sum + static_cast<uint64_t>(layer)));
   }
   // The token at `position` from the last layer's state at the position before. EOS and stop tokens
-  // are not chosen before min_tokens.
+  // are not chosen before min_tokens. `allowed`: as of TokenMatcher; empty: all.
   TokenId Sample(uint64_t state, int position, int generated, const SamplingParams& params,
-                 uint64_t sequence_seed, std::span<const TokenId> eos_token_ids) const;
+                 uint64_t sequence_seed, std::span<const TokenId> eos_token_ids,
+                 std::span<const uint32_t> allowed = {}) const;
 };
 
 // The output of one sequence by definition, end included, without blocks or a schedule. `seed` is
 // the sequence's; `output_limit` is what max_tokens and the model's length leave. `begun`: the
-// tokens that it has already, which have not ended it.
+// tokens that it has already, which have not ended it. A constrained output follows HashGrammars.
 std::vector<TokenId> HashReference(const HashModel& model, std::span<const TokenId> prompt,
                                    const SamplingParams& params, uint64_t seed, int output_limit,
                                    std::span<const TokenId> eos_token_ids = {},

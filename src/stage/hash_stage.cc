@@ -135,6 +135,27 @@ void HashStage::MoveBlocks(Pipeline& pipeline, const StepPlan& plan) const {
   }
 }
 
+// As SamplingState does.
+void HashStage::RecordOutputs(Pipeline& pipeline, const StagePart& part) {
+  if (!part.layers) {
+    for (const SequenceId id : part.plan->released) pipeline.outputs.erase(id);
+    for (const SequenceStart& start : part.plan->started) {
+      if (start.params->grammar.empty()) continue;
+      pipeline.outputs[start.id] = start.output ? *start.output : std::vector<TokenId>();
+    }
+  }
+  for (const SequenceView& s : part.sequences) {
+    const auto found = pipeline.outputs.find(s.id);
+    if (found == pipeline.outputs.end()) continue;
+    const int prompt_tokens = static_cast<int>(s.started->prompt->size());
+    for (int p = std::max(s.start, prompt_tokens); p < s.end(); ++p) {
+      const auto index = static_cast<size_t>(p - prompt_tokens);
+      if (found->second.size() <= index) found->second.resize(index + 1);
+      found->second[index] = s.tokens[static_cast<size_t>(p - s.start)];
+    }
+  }
+}
+
 Status HashStage::Begin(StagePart& part, Batch& batch) {
   part.result = {};
   part.result.id = part.plan->id;
@@ -142,6 +163,7 @@ Status HashStage::Begin(StagePart& part, Batch& batch) {
   MR_RETURN_IF_ERROR(Check(part));
   Pipeline& pipeline = *Find(part.pipeline);  // open until this thread closes it
   if (!part.layers) MoveBlocks(pipeline, *part.plan);
+  if (pipeline.options.last) RecordOutputs(pipeline, part);
   batch.pipeline = &pipeline;
   batch.layers = part.LayersOf(pipeline.options);
   batch.part = &part;
@@ -208,8 +230,20 @@ SequenceResult HashStage::SampleOf(const Pipeline& pipeline, const SequenceView&
     }
   }
   const int position = sequence.end();
+  std::unique_ptr<TokenMatcher> matcher;
+  std::span<const uint32_t> allowed;
+  if (!start.params->grammar.empty()) {
+    if (!pipeline.options.grammars) {
+      result.error = FailedPrecondition("the output is constrained, and there is no vocabulary");
+      return result;
+    }
+    const std::vector<TokenId>& output = pipeline.outputs.at(sequence.id);
+    const auto generated = static_cast<size_t>(std::max(0, position - prompt_tokens));
+    matcher = pipeline.options.grammars->MatcherOf(start.params->grammar);
+    allowed = *matcher->Allowed(std::span(output).first(std::min(generated, output.size())));
+  }
   result.token = model_.Sample(states.back(), position, position - prompt_tokens, *start.params,
-                               start.seed, pipeline.options.eos_token_ids);
+                               start.seed, pipeline.options.eos_token_ids, allowed);
   if (start.params->logprobs) result.logprobs = {{*result.token, logprob(states.back()), 1}, {}};
   return result;
 }

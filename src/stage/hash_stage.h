@@ -53,6 +53,8 @@ class HashStage : public Stage {
   struct Pipeline {
     StagePipeline options;
     std::vector<uint64_t> device, host;  // [layer][block * block_size + offset][head]
+    // Of the constrained sequences, at the last hop.
+    std::map<SequenceId, std::vector<TokenId>> outputs;
   };
   // One part while it runs.
   struct Batch {
@@ -72,6 +74,7 @@ class HashStage : public Stage {
                  BlockIndex from_block) const;
   Status Check(const StagePart& part) const;
   Status Begin(StagePart& part, Batch& batch);
+  static void RecordOutputs(Pipeline& pipeline, const StagePart& part);
   void MoveBlocks(Pipeline& pipeline, const StepPlan& plan) const;
   void SumLayer(Batch& batch, int layer) const;
   void End(Batch& batch) const;

@@ -56,7 +56,9 @@ Status ModelPipeline::TakeIn(const StagePart& part, size_t row_bytes) {
 
 void ModelPipeline::StartSamplings(const StepPlan& plan) {
   for (const SequenceId id : plan.released) samplings_.erase(id);
-  for (const SequenceStart& start : plan.started) samplings_.try_emplace(start.id, start);
+  for (const SequenceStart& start : plan.started) {
+    samplings_.try_emplace(start.id, start, options_.grammars.get());
+  }
 }
 
 void ModelPipeline::MoveBlocks(const StepPlan& plan) {

@@ -14,9 +14,40 @@ namespace {
 
 constexpr float kBanned = -std::numeric_limits<float>::infinity();
 
+void KeepOnly(const std::vector<TokenId>& tokens, std::span<float> logits) {
+  std::vector<float> kept;
+  for (const TokenId token : tokens) kept.push_back(logits[static_cast<size_t>(token)]);
+  std::ranges::fill(logits, kBanned);
+  for (size_t i = 0; i < tokens.size(); ++i) logits[static_cast<size_t>(tokens[i])] = kept[i];
+}
+
+void KeepOnly(std::span<const uint32_t> allowed, std::span<float> logits) {
+  constexpr size_t kBits = 32;
+  const size_t words = std::min(allowed.size(), logits.size() / kBits);
+  for (size_t w = 0; w < words; ++w) {
+    if (allowed[w] == 0) {
+      std::ranges::fill(logits.subspan(w * kBits, kBits), kBanned);
+    } else if (allowed[w] != ~uint32_t{0}) {
+      for (size_t bit = 0; bit < kBits; ++bit) {
+        if ((allowed[w] >> bit & 1) == 0) logits[w * kBits + bit] = kBanned;
+      }
+    }
+  }
+  for (size_t t = words * kBits; t < logits.size(); ++t) {
+    if (t / kBits >= allowed.size() || (allowed[t / kBits] >> t % kBits & 1) == 0) {
+      logits[t] = kBanned;
+    }
+  }
+}
+
+bool AllBanned(std::span<const float> logits) {
+  return std::ranges::all_of(logits, [](float logit) { return logit == kBanned; });
+}
+
 void ApplyBiasAndBans(std::span<float> logits, const SamplingParams& params, int generated,
                       std::span<const TokenId> eos) {
   for (const auto& [token, bias] : params.logit_bias) logits[static_cast<size_t>(token)] += bias;
+  if (!params.allowed_token_ids.empty()) KeepOnly(params.allowed_token_ids, logits);
   if (generated >= params.min_tokens) return;
   for (TokenId token : eos) logits[static_cast<size_t>(token)] = kBanned;
   for (TokenId token : params.stop_token_ids) logits[static_cast<size_t>(token)] = kBanned;
@@ -41,12 +72,23 @@ void ApplyPenalties(std::span<float> logits, int position, SamplingState& state)
 
 }  // namespace
 
-SamplingState::SamplingState(const SequenceStart& start)
+SamplingState::SamplingState(const SequenceStart& start, GrammarSource* grammars)
     : params_(start.params),
       seed_(start.seed),
       prompt_tokens_(static_cast<int>(start.prompt->size())),
       tokens_(*start.prompt) {
   if (start.output) tokens_.insert(tokens_.end(), start.output->begin(), start.output->end());
+  if (grammars != nullptr && !params_->grammar.empty()) {
+    matcher_ = grammars->MatcherOf(params_->grammar);
+  }
+}
+
+Result<std::span<const uint32_t>> SamplingState::AllowedAt(int position) {
+  if (!matcher_) {
+    return FailedPrecondition("the output is constrained, and this stage has no vocabulary");
+  }
+  const auto output = static_cast<size_t>(position - prompt_tokens_);
+  return matcher_->Allowed(std::span(tokens_).subspan(static_cast<size_t>(prompt_tokens_), output));
 }
 
 void SamplingState::Record(int position, std::span<const TokenId> tokens) {
@@ -75,12 +117,24 @@ const std::unordered_map<TokenId, SamplingState::Count>& SamplingState::CountsUp
 bool NeedsTokenOnly(const SamplingState& state, int position) {
   const SamplingParams& p = state.params();
   return !p.logprobs && p.logit_bias.empty() && position - state.prompt_tokens() >= p.min_tokens &&
-         !HasPenalties(p);
+         !HasPenalties(p) && p.allowed_token_ids.empty() && p.grammar.empty();
 }
 
 tensor::ChooseSpec HowToChoose(const SamplingState& state, int position) {
   const SamplingParams& p = state.params();
   return {p.temperature, p.top_k, p.top_p, p.min_p, state.seed(), position};
+}
+
+Status Sampler::ApplyGrammar(std::span<float> logits, int position, SamplingState& state,
+                             std::span<const TokenId> eos) {
+  MR_ASSIGN_OR_RETURN(const std::span<const uint32_t> allowed, state.AllowedAt(position));
+  KeepOnly(allowed, logits);
+  const bool ends_banned = position - state.prompt_tokens() < state.params().min_tokens;
+  if (!ends_banned || !AllBanned(logits)) return OkStatus();
+  // Only the end is left.
+  for (const TokenId token : eos) logits[static_cast<size_t>(token)] = 0;
+  KeepOnly(allowed, logits);
+  return OkStatus();
 }
 
 Status NoToken(int position) {
@@ -98,6 +152,7 @@ Result<Sampler::Choice> Sampler::Sample(std::span<float> logits, int position, S
 
   ApplyBiasAndBans(logits, params, position - state.prompt_tokens(), eos);
   ApplyPenalties(logits, position, state);
+  if (!params.grammar.empty()) MR_RETURN_IF_ERROR(ApplyGrammar(logits, position, state, eos));
   const std::optional<TokenId> token = chooser_.Choose(logits, HowToChoose(state, position));
   if (!token) return NoToken(position);
   choice.token = *token;

@@ -2,9 +2,10 @@
 // so far, seed, position). What changes logits and reports them is here; the choice is
 // tensor/sample.h, which a device may also make where the logits are.
 //
-// Order of operations: logit bias, bans (min_tokens), repetition / presence / frequency penalties,
-// temperature, top-k, top-p, min-p, draw. Reported log-probabilities are those of the model's own
-// distribution, before any of this, as in vLLM's default.
+// Order of operations: logit bias, bans (min_tokens, allowed_token_ids), repetition / presence /
+// frequency penalties, the grammar of a constrained output (which lifts the ban of min_tokens when
+// it leaves no other token), temperature, top-k, top-p, min-p, draw. Reported log-probabilities are
+// those of the model's own distribution, before any of this, as in vLLM's default.
 #pragma once
 
 #include <memory>
@@ -13,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/output_grammar.h"
 #include "core/sampling_params.h"
 #include "core/step_plan.h"
 #include "tensor/sample.h"
@@ -23,7 +25,8 @@ namespace millrace::stage {
 // values again.
 class SamplingState {
  public:
-  explicit SamplingState(const SequenceStart& start);
+  // `grammars`: used if the output is constrained; null: such a sequence fails when it is sampled.
+  explicit SamplingState(const SequenceStart& start, GrammarSource* grammars = nullptr);
 
   const SamplingParams& params() const { return *params_; }
   uint64_t seed() const { return seed_; }
@@ -37,6 +40,9 @@ class SamplingState {
   };
   // For tokens [0, length). REQUIRES: they have been recorded.
   const std::unordered_map<TokenId, Count>& CountsUpTo(int length);
+  // Tokens that may come at `position` (TokenMatcher::Allowed). REQUIRES: the output is
+  // constrained.
+  Result<std::span<const uint32_t>> AllowedAt(int position);
 
  private:
   std::shared_ptr<const SamplingParams> params_;
@@ -45,6 +51,7 @@ class SamplingState {
   std::vector<TokenId> tokens_;
   std::unordered_map<TokenId, Count> counts_;
   int counted_ = 0;
+  std::unique_ptr<TokenMatcher> matcher_;
 };
 
 // Chooses the token at `position` (= number of tokens before it). `logits` is [vocab] and is
@@ -60,6 +67,9 @@ class Sampler {
                         std::span<const TokenId> eos);
 
  private:
+  static Status ApplyGrammar(std::span<float> logits, int position, SamplingState& state,
+                             std::span<const TokenId> eos);
+
   tensor::TokenChooser chooser_;
 };
 

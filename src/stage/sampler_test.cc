@@ -189,5 +189,79 @@ TEST(Sampler, LogprobsAreTheModelsOwn) {
   EXPECT_EQ(choice->logprobs->top[1].token, 1);
 }
 
+TEST(Sampler, AllowedTokensAreTheOnlyOnes) {
+  const std::vector<float> logits = {5, 1, 5, 1};
+  const auto drawn = Frequencies(logits, [](auto& p) { p.allowed_token_ids = {1, 3, 3}; });
+  EXPECT_EQ(drawn.size(), 2u);
+  EXPECT_NEAR(drawn.at(1), 0.5, 0.02);
+}
+
+// Allows one token after each output: its length, and EOS (token 9) after three.
+class CountingGrammar : public GrammarSource {
+ public:
+  std::unique_ptr<TokenMatcher> MatcherOf(const std::string&) override {
+    return std::make_unique<Matcher>();
+  }
+
+ private:
+  class Matcher : public TokenMatcher {
+    Result<std::span<const uint32_t>> Allowed(std::span<const TokenId> output) override {
+      const size_t next = output.size() < 3 ? output.size() : 9;
+      word_ = uint32_t{1} << next;
+      return std::span<const uint32_t>(&word_, 1);
+    }
+    uint32_t word_ = 0;
+  };
+};
+
+class ConstrainedSampler : public testing::Test {
+ protected:
+  SamplingState State(const std::function<void(SamplingParams&)>& change = [](auto&) {}) {
+    auto params = std::make_shared<SamplingParams>();
+    params->grammar = GrammarOf(GrammarKind::kRegex, "a");
+    change(*params);
+    return SamplingState({SequenceId(1), params, 1,
+                          std::make_shared<const std::vector<TokenId>>(std::vector<TokenId>{5})},
+                         &grammar_);
+  }
+  static constexpr TokenId kEnd = 9;
+
+  CountingGrammar grammar_;
+  const std::vector<float> logits_ = std::vector<float>(40, 1.0f);
+};
+
+TEST_F(ConstrainedSampler, TakesWhatTheGrammarAllowsAfterTheTokensSoFar) {
+  SamplingState state = State();
+  for (const TokenId token : {0, 1, 2, kEnd}) {
+    const int position = 1 + (token == kEnd ? 3 : token);
+    EXPECT_EQ(Pick(logits_, state, position, {kEnd}), token);
+    state.Record(position, std::vector<TokenId>{token});
+  }
+  EXPECT_EQ(Pick(logits_, state, 2, {kEnd}), 1) << "a replay goes back";
+}
+
+TEST_F(ConstrainedSampler, TheEndOfTheGrammarPrecedesMinTokens) {
+  SamplingState state = State([](auto& p) { p.min_tokens = 8; });
+  state.Record(1, std::vector<TokenId>{0, 1, 2});
+  EXPECT_EQ(Pick(logits_, state, 4, {kEnd}), kEnd);
+}
+
+TEST_F(ConstrainedSampler, ABiasThatBansWhatIsAllowedLeavesNoToken) {
+  SamplingState state = State([](auto& p) { p.allowed_token_ids = {7}; });
+  std::vector<float> logits = logits_;
+  EXPECT_EQ(Sampler().Sample(logits, 1, state, {}).status().code(), StatusCode::kInternal);
+}
+
+TEST_F(ConstrainedSampler, AStageWithoutVocabularyFailsTheSequence) {
+  auto params = std::make_shared<SamplingParams>();
+  params->grammar = GrammarOf(GrammarKind::kRegex, "a");
+  SamplingState state({SequenceId(1), params, 1,
+                       std::make_shared<const std::vector<TokenId>>(std::vector<TokenId>{5})});
+  std::vector<float> logits = logits_;
+  EXPECT_EQ(Sampler().Sample(logits, 1, state, {}).status().code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(NeedsTokenOnly(state, 1));
+}
+
 }  // namespace
 }  // namespace millrace::stage

@@ -11,12 +11,14 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <span>
 #include <variant>
 #include <vector>
 
 #include "base/status.h"
+#include "core/output_grammar.h"
 #include "core/plan.h"
 #include "core/sequence_tables.h"
 #include "core/step_plan.h"
@@ -36,6 +38,8 @@ struct StagePipeline {
   // the first of `layers`; their end may be among them only if the stage returns activations.
   std::vector<int> cache_activations_at = {};
   bool shares_memory = false;  // OpenPipeline::shares_memory
+  // Of the cluster's vocabulary; null: it is not known, and constrained sequences fail.
+  std::shared_ptr<GrammarSource> grammars = nullptr;
 };
 
 // Activations that entered a layer: [tokens, row_bytes()].

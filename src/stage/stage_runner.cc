@@ -27,7 +27,8 @@ Result<std::unique_ptr<StageRunner>> StageRunner::Create(std::unique_ptr<tensor:
                                .num_host_blocks = options.num_host_blocks,
                                .first = true,
                                .last = true,
-                               .eos_token_ids = options.eos_token_ids};
+                               .eos_token_ids = options.eos_token_ids,
+                               .grammars = options.grammars};
   std::unique_ptr<StageRunner> runner(
       new StageRunner(std::move(device), std::move(model), std::move(options)));
   MR_RETURN_IF_ERROR(runner->stage_->OpenPipeline(kOnlyPipeline, pipeline));

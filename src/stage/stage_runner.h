@@ -21,6 +21,7 @@ struct StageRunnerOptions {
   int num_blocks = 0;
   int num_host_blocks = 0;
   std::vector<TokenId> eos_token_ids;
+  std::shared_ptr<GrammarSource> grammars = nullptr;  // StagePipeline::grammars
 };
 
 class StageRunner {

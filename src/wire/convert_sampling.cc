@@ -54,6 +54,9 @@ class SamplingWriter {
   void Put(const FieldDescriptor& field, double value) {
     reflection_.SetDouble(&to_, &field, value);
   }
+  void Put(const FieldDescriptor& field, const std::string& value) {
+    if (!value.empty()) reflection_.SetString(&to_, &field, value);
+  }
   void Put(const FieldDescriptor& field, bool value) { reflection_.SetBool(&to_, &field, value); }
   template <typename T>
   void Put(const FieldDescriptor& field, const std::optional<T>& value) {
@@ -107,6 +110,9 @@ class SamplingReader {
   Status Get(const SamplingField&, const FieldDescriptor& from, bool& value) {
     value = reflection_.GetBool(from_, &from);
     return OkStatus();
+  }
+  Status Get(const SamplingField& field, const FieldDescriptor& from, std::string& value) {
+    return TakeText(field.name, reflection_.GetString(from_, &from), kGrammarBytesMax, value);
   }
   template <typename T>
   Status Get(const SamplingField& field, const FieldDescriptor& from, std::optional<T>& value) {

@@ -12,7 +12,8 @@ namespace {
 // ---- to the wire
 
 void Put(const Join& from, proto::ToController& to) {
-  const auto& [name, token, identity, address, device, memory_bytes, held, machine] = from;
+  const auto& [name, token, identity, address, device, memory_bytes, held, machine, token_table] =
+      from;
   proto::Join& out = *to.mutable_join();
   out.set_name(name);
   out.set_token(token);
@@ -31,6 +32,7 @@ void Put(const Join& from, proto::ToController& to) {
     ToProto(layers, *entry.mutable_layers());
     ToProto(rank, *entry.mutable_rank());
   }
+  out.set_token_table(token_table);
   const auto& [cores, zone, price_usd_per_hour, spot] = machine;
   proto::MachineFacts& facts = *out.mutable_machine();
   if (cores) facts.set_cores(static_cast<uint32_t>(*cores));
@@ -161,6 +163,7 @@ Status Read(const proto::Join& from, Join& out) {
   MR_RETURN_WITHIN("address", FromProto(from.address(), out.address));
   MR_RETURN_IF_ERROR(TakeText("device", from.device(), kNameBytesMax, out.device));
   MR_RETURN_IF_ERROR(Take("memory_bytes", from.memory_bytes(), out.memory_bytes));
+  MR_RETURN_IF_ERROR(TakeText("token_table", from.token_table(), kNameBytesMax, out.token_table));
   MR_RETURN_IF_ERROR(CheckCount("held", static_cast<size_t>(from.held_size()), kHeldShardsMax));
   for (int i = 0; i < from.held_size(); ++i) {
     HeldShard& shard = out.held.emplace_back();

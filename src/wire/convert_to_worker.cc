@@ -56,6 +56,13 @@ void Put(const LoadShard& from, proto::ToWorker& to) {
   out.set_max_model_len(static_cast<uint32_t>(max_model_len));
 }
 
+void Put(const TokenTable& from, proto::ToWorker& to) {
+  const auto& [digest, bytes] = from;
+  proto::TokenTable& out = *to.mutable_token_table();
+  out.set_digest(digest);
+  out.set_table(*bytes);
+}
+
 void Put(const UnloadShard& from, proto::ToWorker& to) {
   const auto& [shard] = from;
   to.mutable_unload_shard()->set_shard(shard.value());
@@ -191,6 +198,14 @@ Status Read(const proto::LoadShard& from, LoadShard& out) {
   MR_RETURN_IF_ERROR(Take("max_batched_tokens", from.max_batched_tokens(), out.max_batched_tokens,
                           0, kTokensPerStepMax));
   return Take("max_model_len", from.max_model_len(), out.max_model_len);
+}
+
+Status Read(const proto::TokenTable& from, TokenTable& out) {
+  MR_RETURN_IF_ERROR(TakeText("digest", from.digest(), kNameBytesMax, out.digest));
+  std::string bytes;
+  MR_RETURN_IF_ERROR(TakeText("table", from.table(), kTokenTableBytesMax, bytes));
+  out.bytes = std::make_shared<const std::string>(std::move(bytes));
+  return OkStatus();
 }
 
 Status Read(const proto::UnloadShard& from, UnloadShard& out) {
@@ -350,6 +365,7 @@ Status FromProto(const proto::ToWorker& from, ToWorker& out) {
     case P::kReleaseKv: return ReadAs<ReleaseKv>("release_kv", from.release_kv(), out);
     case P::kPullKv: return ReadAs<PullKv>("pull_kv", from.pull_kv(), out);
     case P::kProbeLink: return ReadAs<ProbeLink>("probe_link", from.probe_link(), out);
+    case P::kTokenTable: return ReadAs<TokenTable>("token_table", from.token_table(), out);
     case P::kLeave: return ReadAs<Leave>("leave", from.leave(), out);
     case P::MESSAGE_NOT_SET: break;
   }

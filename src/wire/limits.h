@@ -31,7 +31,8 @@ inline constexpr size_t kNameBytesMax = 256;  // names, addresses, fingerprints,
 inline constexpr int kCoresMax = 65536;
 inline constexpr double kPriceUsdPerHourMax = 10000;
 inline constexpr size_t kProfileTextBytesMax = size_t{64} << 10;
-inline constexpr size_t kTokenBytesMax = 4096;
+inline constexpr size_t kTokenBytesMax = 4096;  // of a join token
+inline constexpr size_t kTokenTableBytesMax = size_t{32} << 20;
 inline constexpr size_t kStatusBytesMax = 1024;  // the sender truncates a longer text
 inline constexpr Duration kDurationMax = Duration::Seconds(86400.0 * 366);
 

@@ -13,6 +13,8 @@
 #include "model/describe.h"
 #include "stage/run_alone.h"
 #include "tensor/cpu/cpu_device.h"
+#include "text/grammars.h"
+#include "text/token_table.h"
 
 namespace millrace {
 namespace {
@@ -37,6 +39,22 @@ std::vector<TokenId> RandomTokens(Rng& rng, int64_t count) {
   return tokens;
 }
 
+const TokenTable& DemoTokens() {
+  static const TokenTable table =
+      text::TokenTableOf(*text::Tokenizer::Load(kModel).value(), Description().generation.eos)
+          .value();
+  return table;
+}
+
+const std::string& AnySchema() {
+  static const std::string schema =
+      GrammarOf(GrammarKind::kJsonSchema,
+                R"({"type": "object", "properties": {"name": {"type": "string", "maxLength": 12},
+          "sizes": {"type": "array", "items": {"type": "integer"}, "minItems": 1}},
+          "required": ["name", "sizes"], "additionalProperties": false})");
+  return schema;
+}
+
 SamplingParams ParamsOf(int i, Rng& rng) {
   SamplingParams params;
   params.max_tokens = static_cast<int>(rng.Between(8, 24));
@@ -51,6 +69,8 @@ SamplingParams ParamsOf(int i, Rng& rng) {
   if (i % 10 == 7) params.top_k = 20;
   if (i % 5 == 2) params.logprobs = 3;
   if (i % 40 == 9) params.prompt_logprobs = 2;
+  if (i % 8 == 3) params.grammar = AnySchema();
+  if (i % 16 == 10) params.grammar = GrammarOf(GrammarKind::kRegex, "[0-9a-f]{2}(:[0-9a-f]{2})*");
   if (i % 10 == 8) params.stop_token_ids = {static_cast<TokenId>(rng.Between(4, 400))};
   return params;
 }
@@ -105,6 +125,9 @@ const TestRequests& FewStreams() {
       request.params.logprobs = 1;
     }
     made[0].params.temperature = 0;
+    // No token ends it before the last.
+    made[1].params.ignore_eos = false;
+    made[1].params.grammar = GrammarOf(GrammarKind::kRegex, "[a-z ,.]{1000}");
     made[2].params.n = 2;
     return made;
   }();
@@ -134,10 +157,12 @@ std::vector<std::string> AnswersAlone(const TestRequests& test_requests) {
   sched::SchedulerOptions options = SchedulerOf();
   options.prefix_caching = false;
   options.num_blocks = 256;
-  auto runner = std::move(stage::StageRunner::Create(std::move(device), std::move(model),
-                                                     {.num_blocks = options.num_blocks,
-                                                      .eos_token_ids = options.eos_token_ids}))
-                    .value();
+  auto runner =
+      std::move(stage::StageRunner::Create(std::move(device), std::move(model),
+                                           {.num_blocks = options.num_blocks,
+                                            .eos_token_ids = options.eos_token_ids,
+                                            .grammars = text::Grammars::Of(DemoTokens())}))
+          .value();
   auto scheduler = std::move(sched::Scheduler::Create(options)).value();
   cluster::StreamAnswers answers;
   for (size_t i = 0; i < test_requests.size(); ++i) {
@@ -191,6 +216,7 @@ void LayoutTest::Start(std::optional<Plan> plan, int automatic_stages) {
   c.model = "demo";
   c.num_layers = kLayers;
   c.scheduler = scheduler_;
+  c.token_table = DemoTokens();
   c.plan = std::move(plan);
   c.shape.stages = automatic_stages;
   c.silent_limit = c.stuck_limit = Duration::Seconds(20);  // cores are shared: slow is not dead

@@ -17,9 +17,9 @@ namespace millrace {
 using TestRequests = std::vector<cluster::GenerationRequest>;
 
 // Greedy and seeded by turns; of different lengths, with shared prefixes, several sequences,
-// penalties, log-probabilities. `count` of them, the same every time.
+// penalties, log-probabilities, constrained outputs. The same every time.
 const TestRequests& ManyRequests();
-// One greedy, one seeded, one of two sequences: each of exactly so many tokens.
+// One greedy, one seeded and constrained, one of two sequences: each of exactly so many tokens.
 inline constexpr int kStreamTokens = 24;
 const TestRequests& FewStreams();
 

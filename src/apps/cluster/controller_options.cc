@@ -3,12 +3,25 @@
 #include <random>
 
 #include "apps/common/step_log_file.h"
+#include "text/token_table.h"
 
 namespace millrace::apps {
 
 uint64_t Random64() {
   std::random_device random;
   return (uint64_t{random()} << 32) | random();
+}
+
+std::vector<TokenId> EndTokens(const LocalModel& model) {
+  if (!model.generation.eos.empty() || !model.tokenizer || !model.tokenizer->eos()) {
+    return model.generation.eos;
+  }
+  return {*model.tokenizer->eos()};
+}
+
+Result<TokenTable> TokenTableOf(const LocalModel& model) {
+  if (!model.tokenizer) return FailedPrecondition("output cannot be constrained: no tokenizer");
+  return text::TokenTableOf(*model.tokenizer, EndTokens(model));
 }
 
 Result<cluster::ControllerHostOptions> ControllerOptionsFor(const EngineFlags& flags,
@@ -29,10 +42,8 @@ Result<cluster::ControllerHostOptions> ControllerOptionsFor(const EngineFlags& f
   s.preemption = flags.preemption;
   s.costs.kv_bytes_per_block = model.spec.KvBytesPerToken() * flags.block_size;
   s.prefix_caching = flags.prefix_caching;
-  s.eos_token_ids = model.generation.eos;
-  if (s.eos_token_ids.empty() && model.tokenizer && model.tokenizer->eos()) {
-    s.eos_token_ids.push_back(*model.tokenizer->eos());
-  }
+  s.eos_token_ids = EndTokens(model);
+  if (auto table = TokenTableOf(model); table.ok()) c.token_table = std::move(*table);
   if (flags.slo.tpot_s) c.tpot_limit = Duration::Seconds(*flags.slo.tpot_s);
   options.seed = flags.seed.has_value() ? *flags.seed : Random64();
   if (!flags.step_log.empty()) {

@@ -5,11 +5,13 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "apps/cluster/local_model.h"
 #include "apps/common/engine_flags.h"
 #include "base/status.h"
 #include "cluster/runtime/controller_host.h"
+#include "core/output_grammar.h"
 
 namespace millrace::apps {
 
@@ -18,6 +20,11 @@ namespace millrace::apps {
 // the layout, limits.
 Result<cluster::ControllerHostOptions> ControllerOptionsFor(const EngineFlags& flags,
                                                             const LocalModel& model);
+
+// The tokens that end a sequence, and the table by which workers constrain output. Fields of
+// `model` as above.
+std::vector<TokenId> EndTokens(const LocalModel& model);
+Result<TokenTable> TokenTableOf(const LocalModel& model);
 
 // Returns 64 random bits from the operating system.
 uint64_t Random64();

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "apps/cluster/controller_options.h"
 #include "apps/common/version.h"
 
 namespace millrace::apps {
@@ -18,6 +19,11 @@ serve::ServedModel ToServed(LocalModel& model) {
   served.cluster = model.cluster.get();
   served.earlier = model.earlier.get();
   served.tokenizer = model.tokenizer;
+  if (auto table = TokenTableOf(model); table.ok()) {
+    served.grammars = text::Grammars::Of(*table);
+  } else {
+    served.grammars = table.status();
+  }
   served.chat_template = model.chat_template;
   served.spec = model.spec;
   served.max_model_len = model.kv.max_model_len;

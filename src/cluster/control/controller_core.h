@@ -75,6 +75,7 @@ struct ControllerOptions : MembershipOptions, DeploymentOptions, PlacementOption
   // A request that has waited this long for KV is no longer overtaken by requests that would fit.
   Duration overtake_limit = Duration::Seconds(2);
   std::optional<LinkProbeOptions> link_probes;  // unset: links are not probed
+  std::optional<TokenTable> token_table;        // unset: output cannot be constrained
   std::optional<Plan> plan;                     // instead of an automatic layout
   std::vector<std::string> node_names;
 
@@ -96,6 +97,7 @@ class ControllerCore {
   // Takes a new request or, after a restart, one with `resumed`; its tokens were computed by the
   // class with the fingerprint `computed_by`, "" if that is not known. Ids are never reused.
   // kInvalidArgument: it can never fit. kResourceExhausted: too many requests wait.
+  // kFailedPrecondition: its output is constrained, and a worker cannot do that.
   Status Submit(sched::NewRequest request, Time now, std::string_view computed_by = {});
   // Ends the request or its sequence `index`; unknown ones are ignored.
   void Abort(RequestId id, std::optional<int> index, Time now);
@@ -187,6 +189,7 @@ class ControllerCore {
   void Requeue(RequestId id, sched::NewRequest request, Time now);
   void EndWaiting(RequestId id, FinishReason reason, const Status& error, std::optional<int> index);
   void ExpireWaiting(Time now);
+  Status CanConstrain() const;
   void EndAfterDeaths(RequestId id, const Status& reason);
   void CountSuspectedDeaths(WorkerId lost, const Status& reason);
   std::string WhyItWaits(const Request& request) const;

@@ -4,6 +4,7 @@
 // Owned by the controller, which chooses pipelines. Pure; one thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -85,6 +86,11 @@ class Requests {
   const std::unordered_map<RequestId, Request>& all() const { return all_; }
   size_t size() const { return all_.size(); }
   size_t waiting() const { return queue_.size(); }
+  // Whether the output of any is constrained.
+  bool AnyConstrained() const {
+    return std::ranges::any_of(
+        all_, [](const auto& entry) { return !entry.second.spec.params->grammar.empty(); });
+  }
   // The requests that wait, by arrival.
   std::vector<RequestId> Queue() const;
   // The maximum number of tokens that it may generate, over all its sequences.

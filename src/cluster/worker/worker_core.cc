@@ -73,6 +73,12 @@ void WorkerCore::On(const Welcome& message, Time now) {
   if (profile_ && takes_profiles_) Emit(SendUp{*profile_});
 }
 
+// A later session names it, so that a controller with the same table does not send it again.
+void WorkerCore::On(const TokenTable& message, Time) {
+  options_.join.token_table = message.digest;
+  Emit(UseTokenTable{message});
+}
+
 void WorkerCore::On(const Refused& message, Time) {
   Emit(EndSession{message.reason.message(), !message.retry});
 }

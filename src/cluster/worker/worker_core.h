@@ -90,13 +90,16 @@ struct Unexport {
 struct StartProbe {  // -> ProbeEnded
   ProbeLink probe;
 };
+struct UseTokenTable {  // for the pipelines that start from now on
+  TokenTable table;
+};
 struct EndSession {  // and join again, unless `for_good`
   std::string reason;
   bool for_good = false;
 };
 using WorkerAction = std::variant<SendUp, SendToPeer, SendActivations, StartLoad, DropShard,
                                   AbortGroup, StartPipeline, DropPipeline, ReturnMemory, StartPull,
-                                  Export, Unexport, StartProbe, EndSession>;
+                                  Export, Unexport, StartProbe, UseTokenTable, EndSession>;
 
 struct WorkerCoreOptions {
   static constexpr size_t kShardsMax = 16;
@@ -238,6 +241,7 @@ class WorkerCore {
   void On(const ReleaseKv& message, Time now);
   void On(PullKv& message, Time now);
   void On(const ProbeLink& message, Time now);
+  void On(const TokenTable& message, Time now);
   void On(const Leave& message, Time now);
 
   void SayNotice(Time now);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "text/grammars.h"
 
 namespace millrace::cluster {
 
@@ -299,7 +300,10 @@ void WorkerHost::Do(AbortGroup& action) {
   if (abort != aborts_.end()) abort->second(action.reason);
 }
 
-void WorkerHost::Do(StartPipeline& action) { pipeline_work_.push_back(std::move(action)); }
+void WorkerHost::Do(StartPipeline& action) {
+  action.options.grammars = grammars_;
+  pipeline_work_.push_back(std::move(action));
+}
 void WorkerHost::Do(DropPipeline& action) { pipeline_work_.push_back(action); }
 
 void WorkerHost::Do(ReturnMemory& action) {
@@ -319,6 +323,8 @@ void WorkerHost::Do(Export& action) {
 void WorkerHost::Do(Unexport& action) { links_.unexport_kv(action.handle); }
 
 void WorkerHost::Do(StartProbe& action) { links_.start_probe(action.probe); }
+
+void WorkerHost::Do(UseTokenTable& action) { grammars_ = text::Grammars::Of(action.table); }
 
 void WorkerHost::Do(EndSession& action) { links_.end_session(action.reason, action.for_good); }
 

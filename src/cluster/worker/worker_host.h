@@ -119,6 +119,7 @@ class WorkerHost {
   void Do(Export& action) MR_REQUIRES(mutex_);
   void Do(Unexport& action) MR_REQUIRES(mutex_);
   void Do(StartProbe& action) MR_REQUIRES(mutex_);
+  void Do(UseTokenTable& action) MR_REQUIRES(mutex_);
   void Do(EndSession& action) MR_REQUIRES(mutex_);
   std::shared_ptr<stage::ActivationCachingStage> StageOf(ShardId shard) const MR_REQUIRES(mutex_);
 
@@ -131,6 +132,7 @@ class WorkerHost {
   WorkerCore core_ MR_GUARDED_BY(mutex_);
   std::map<ShardId, std::shared_ptr<stage::ActivationCachingStage>> stages_ MR_GUARDED_BY(mutex_);
   std::map<ShardId, std::function<void(std::string_view)>> aborts_ MR_GUARDED_BY(mutex_);
+  std::shared_ptr<GrammarSource> grammars_ MR_GUARDED_BY(mutex_);  // null until there is a table
   // Work for the compute thread.
   std::deque<std::variant<StartPipeline, DropPipeline, DropShard>> pipeline_work_
       MR_GUARDED_BY(mutex_);

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "cluster/runtime/one_worker.h"
+#include "text/token_table.h"
 
 namespace millrace::serve {
 namespace {
@@ -290,6 +291,8 @@ TestServer::TestServer(TestServerOptions options) : options_(std::move(options))
   scheduler.max_num_batched_tokens = 512;
   scheduler.max_num_seqs = 32;
   scheduler.eos_token_ids = {kTinyEos};
+  host.controller.token_table =
+      text::TokenTableOf(*TinyTokenizer(), scheduler.eos_token_ids).value();
   auto started = cluster::StartOneWorker(std::move(host),
                                          {.stage = std::make_shared<RecitingStage>(*script, &gate),
                                           .kv_bytes_per_token = 16,
@@ -316,6 +319,8 @@ void TestServer::MakeReady(cluster::Generator* generator, cluster::RecoveredRequ
   model.cluster = options_.cluster;
   model.earlier = earlier;
   model.tokenizer = TinyTokenizer();
+  const std::vector<TokenId> ends = {kTinyEos};
+  model.grammars = text::Grammars::Of(text::TokenTableOf(*model.tokenizer, ends).value());
   model.chat_template = TinyChatTemplate();
   model.spec.vocab_size = kTinyVocab;
   model.max_model_len = options_.max_model_len;

@@ -111,7 +111,8 @@ class ModelledWorker {
 
   void Settle();
   void Do(cluster::SendUp& action);
-  void Do(cluster::StartProbe&) {}  // no controller here asks for one
+  void Do(cluster::StartProbe&) {}     // no controller here asks for one
+  void Do(cluster::UseTokenTable&) {}  // nor has one a tokenizer
   void Do(cluster::SendToPeer& action);
   void Do(cluster::SendActivations& action);
   void Do(cluster::StartLoad& action);

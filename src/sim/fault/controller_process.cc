@@ -56,6 +56,7 @@ cluster::ControllerOptions ControllerProcess::Options() const {
   o.model = "hash";
   o.num_layers = scenario_.model.num_layers;
   o.scheduler = scenario_.scheduler;
+  o.token_table = {"of the hash model", std::make_shared<const std::string>("none")};
   o.shape = scenario_.shape;
   o.plan = scenario_.plan;
   o.heartbeat_every = kTick;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "stage/hash_grammar.h"
 
 namespace millrace::sim::fault {
 namespace {
@@ -238,9 +239,14 @@ void Worker::Do(cluster::AbortGroup& action) {
   }
 }
 
+void Worker::Do(cluster::UseTokenTable&) {
+  grammars_ = std::make_shared<stage::HashGrammars>(options_.model.vocab_size);
+}
+
 void Worker::Do(cluster::StartPipeline& action) {
   const auto stage = keepers_.find(action.shard);
   MR_CHECK(stage != keepers_.end()) << "the shard of a pipeline is not loaded";
+  action.options.grammars = grammars_;
   const Status opened = stage->second->OpenPipeline(action.pipeline, action.options);
   if (!opened.ok()) return core_.PipelineStarted(action.pipeline, opened);
   world_.Timer(options_.place, kPipelineStartTime, TimerKind::kPipelineStarted,

@@ -90,6 +90,7 @@ class Worker {
   void Settle();  // performs actions of the core, then the next batch
   void Do(cluster::SendUp& action);
   void Do(cluster::StartProbe&) {}  // no controller here asks for one
+  void Do(cluster::UseTokenTable&);
   void Do(cluster::SendToPeer& action);
   void Do(cluster::SendActivations& action);
   void Do(cluster::StartLoad& action);
@@ -134,6 +135,7 @@ class Worker {
   std::set<ShardId> broken_;  // shards whose collective has failed permanently
   std::optional<NetworkConnectionId> session_, heartbeat_;
   uint64_t sessions_ = 0;
+  std::shared_ptr<GrammarSource> grammars_;  // once there is a token table
   std::map<PeerKey, NetworkConnectionId> peers_;
   std::map<NetworkConnectionId, PeerKey> peer_of_;
 

@@ -112,6 +112,10 @@ class AnyField {
   void Draw(double& value) {
     value = Coin(rng_) ? rng_.Uniform() * 100 : (1.0 - rng_.Uniform()) * 4 - 2;
   }
+  void Draw(std::string& value) {
+    value.clear();
+    if (Coin(rng_)) value = GrammarOf(GrammarKind::kRegex, "a" + AnyText(rng_));
+  }
   template <typename T>
   void Draw(std::optional<T>& value) {
     value.reset();
@@ -295,7 +299,8 @@ Join AnyJoin(Rng& rng) {
                             [&] {
                               return HeldShard{AnyLayers(rng), AnyRank(rng)};
                             }),
-          .machine = AnyMachine(rng)};
+          .machine = AnyMachine(rng),
+          .token_table = AnyText(rng)};
 }
 
 std::optional<Duration> AnyTime(Rng& rng) {
@@ -356,6 +361,8 @@ ToWorker RandomToWorker(Rng& rng, size_t kind) {
     case 12:
       return ProbeLink{AnyId<ProbeId>(rng), static_cast<ProbedLink>(rng.Between(0, 2)),
                        AnyAddress(rng)};
+    case 13:
+      return TokenTable{AnyText(rng), std::make_shared<const std::string>(AnyText(rng, 5000))};
     default: return ReturnBlocks{AnyId<PipelineId>(rng), rng.Next(), AnyIndices(rng, 50)};
   }
 }

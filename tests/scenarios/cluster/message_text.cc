@@ -135,6 +135,10 @@ std::string MessageText::Of(const ProbeLink& message) {
                                                    : "the controller");
 }
 
+std::string MessageText::Of(const TokenTable& message) {
+  return fmt::format("the token table {}", message.digest);
+}
+
 std::string MessageText::Of(const ReturnBlocks& message) {
   return fmt::format("blocks of {} returned: {}", Name(message.pipeline), message.blocks.size());
 }

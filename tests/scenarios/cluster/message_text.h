@@ -49,6 +49,7 @@ class MessageText {
   std::string Of(const PullKv& message);
   std::string Of(const ReturnBlocks& message);
   std::string Of(const ProbeLink& message);
+  std::string Of(const TokenTable& message);
   std::string Of(const Leave& message);
   std::string NameOf(const WorkerAddress& worker) const;
   std::string NameOf(const KvHandle& handle) { return Number(kv_, handle.generation, 'k'); }
