@@ -131,6 +131,7 @@ fn top_level(grammar: &str) -> anyhow::Result<TopLevelGrammar> {
         "choice" => TopLevelGrammar::from_lark(lark_of_choice(&serde_json::from_str(text)?)?),
         "lark" => TopLevelGrammar::from_lark(text.to_string()),
         "tags" => TopLevelGrammar::from_lark(lark_of_tags(&serde_json::from_str(text)?)?),
+        "reasoned" => TopLevelGrammar::from_lark(lark_of_reasoned(&serde_json::from_str(text)?)?),
         _ => bail!("{kind} is no kind of grammar"),
     })
 }
@@ -196,6 +197,69 @@ fn lark_of_tags(tags: &Value) -> anyhow::Result<String> {
         rules += &format!("free_{k}[lazy]: /(.|\\n)*{}/\n", regex_to_lark(&escaped(trigger), ""));
     }
     Ok(format!("start: ({})* TAIL\nTAIL: /(.|\\n)*/\n{rules}", parts.join(" | ")))
+}
+
+/// Reasoning, of a limited number of tokens if there is a budget, and then what the inner grammar
+/// says, or anything.
+fn lark_of_reasoned(reasoned: &Value) -> anyhow::Result<String> {
+    // A marker that is a special token cannot be written as text.
+    let marker = |key: &str| match reasoned[format!("{key}_id")].as_u64() {
+        Some(id) => Ok((format!("<[{id}]>"), true)),
+        None => string_of(reasoned, key).map(|text| (literal(text), false)),
+    };
+    let (begin, _) = marker("begin")?;
+    let (end, end_is_token) = marker("end")?;
+    let mut attributes = Vec::new();
+    if !end_is_token {
+        attributes.push(format!("stop={end}"));
+    }
+    if let Some(budget) = reasoned["budget"].as_u64() {
+        attributes.push(format!("max_tokens={budget}"));
+    }
+    let attributes = match attributes.is_empty() {
+        true => String::new(),
+        false => format!("[{}]", attributes.join(", ")),
+    };
+    let start = match reasoned["begun"].as_bool() {
+        Some(true) => "start: reasoning body".to_string(),
+        _ => format!("start: ({begin} reasoning)? body"),
+    };
+    Ok(format!(
+        "{start}\nreasoning: thoughts {end} GAP?\nthoughts{attributes}: /(.|\\n)*/\n\
+         GAP: /[ \\n]{{1,4}}/\n{}\n",
+        body_of(reasoned["grammar"].as_str().unwrap_or(""))?
+    ))
+}
+
+/// The rule `body` and those that it needs.
+fn body_of(grammar: &str) -> anyhow::Result<String> {
+    if grammar.is_empty() {
+        return Ok("body: /(.|\\n)*/".to_string());
+    }
+    let (kind, text) = grammar.split_once(':').ok_or_else(|| anyhow!("it has no kind"))?;
+    let lark = match kind {
+        "json_schema" => {
+            let schema: Value = serde_json::from_str(text)?;
+            return Ok(format!("body: %json {schema}"));
+        }
+        "regex" => format!("start: /{}/\n", regex_to_lark(without_anchors(text), "")),
+        "choice" => lark_of_choice(&serde_json::from_str(text)?)?,
+        "lark" => text.to_string(),
+        "tags" => lark_of_tags(&serde_json::from_str(text)?)?,
+        _ => bail!("{kind} is no kind of grammar"),
+    };
+    let mut found = false;
+    let lines = lark.lines().map(|line| {
+        let rest = line
+            .trim_start()
+            .strip_prefix("start")
+            .filter(|rest| matches!(rest.trim_start().chars().next(), Some(':') | Some('[')));
+        found |= rest.is_some();
+        rest.map_or(line.to_string(), |rest| format!("body{rest}"))
+    });
+    let lark = lines.collect::<Vec<_>>().join("\n");
+    ensure!(found, "it has no rule \"start\"");
+    Ok(lark)
 }
 
 fn escaped(text: &str) -> String {

@@ -10,8 +10,8 @@
 namespace millrace {
 namespace {
 
-constexpr std::array<std::string_view, 5> kKinds = {
-    "json_schema:", "regex:", "choice:", "lark:", "tags:"};
+constexpr std::array<std::string_view, 6> kKinds = {
+    "json_schema:", "regex:", "choice:", "lark:", "tags:", "reasoned:"};
 
 }  // namespace
 
@@ -30,7 +30,7 @@ Status CheckGrammar(std::string_view grammar) {
     return InvalidArgument("the schema or grammar is empty");
   }
   return InvalidArgument(
-      "grammar: its kind is not one of json_schema, regex, choice, lark and tags");
+      "grammar: its kind is not one of json_schema, regex, choice, lark, tags and reasoned");
 }
 
 }  // namespace millrace

@@ -24,6 +24,7 @@ enum class GrammarKind : uint8_t {
   kChoice,      // "choice": a JSON array of strings, of which the output is one
   kLark,        // "lark": a grammar in the Lark notation of llguidance
   kTags,        // "tags": structural tags, as JSON: free text with constrained parts
+  kReasoned,    // "reasoned": reasoning before another grammar, as JSON (rust/src/grammar.rs)
 };
 std::string GrammarOf(GrammarKind kind, std::string_view text);
 // kInvalidArgument: no such kind, no text, or beyond kGrammarBytesMax. Whether the text is a sound

@@ -260,7 +260,13 @@ const BadField kBadChats[] = {
     {"tools", "[{\"type\": \"function\", \"function\": {}}]", "tools"},
     {"tools", "[{\"type\": \"web\", \"function\": {\"name\": \"f\"}}]", "tools"},
     {"tool_choice", "5", "tool_choice"},
-    {"tool_choice", "\"required\"", "tool_choice"},
+    {"tool_choice", "\"required\"", "tool_choice"},  // without tools
+    {"tool_choice", "\"often\"", "tool_choice"},
+    {"tool_choice", R"({"type": "function", "function": {"name": "f"}})", "tool_choice"},
+    {"thinking_token_budget", "-1", "thinking_token_budget"},
+    {"thinking_token_budget", "5", "thinking_token_budget"},  // the model does not reason
+    {"reasoning_effort", "5", "reasoning_effort"},
+    {"include_reasoning", "5", "include_reasoning"},
     {"tool_choice", "{\"type\": \"function\"}", "tool_choice"},
     {"parallel_tool_calls", "5", "parallel_tool_calls"},
     {"functions", "[{\"name\": \"f\"}]", "functions"},

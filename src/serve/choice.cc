@@ -1,6 +1,10 @@
 #include "serve/choice.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "base/sha256.h"
 
 namespace millrace::serve {
 namespace {
@@ -52,8 +56,9 @@ Choice::Choice(std::shared_ptr<const text::Tokenizer> tokenizer, const SamplingP
     : tokenizer_(std::move(tokenizer)),
       params_(params),
       setup_(std::move(setup)),
-      text_(tokenizer_, params, prompt),
+      text_(tokenizer_, params, prompt, setup_.split),
       waits_for_prompt_(setup_.echo_reports) {
+  if (setup_.split.any()) parser_.emplace(setup_.split.ParserOptions());
   part_.index = setup_.index;
   part_.text = setup_.echo;
   part_.has_logprobs = params.logprobs.has_value();
@@ -75,14 +80,21 @@ bool Choice::Apply(const RequestOutput& output) {
     AddReport(token, i < output.logprobs.size() ? &output.logprobs[i] : nullptr);
     const bool stops = output.stop_token && i + 1 == output.tokens.size();
     if (stops && !params_.include_stop_str_in_output) continue;
-    text_.Add(token, part_.text);
+    std::string text;
+    if (parser_ && parser_->in_reasoning()) ++reasoning_tokens_;
+    text_.Add(token, text);
+    Show(text);
     if (text_.stop()) {
       Finish("stop", params_.stop[*text_.stop()]);
       return !output.finish;
     }
   }
   if (!output.finish) return false;
-  if (!setup_.hide_generated) text_.Finish(part_.text);
+  if (!setup_.hide_generated) {
+    std::string text;
+    text_.Finish(text);
+    Show(text);
+  }
   if (text_.stop()) {
     Finish("stop", params_.stop[*text_.stop()]);
     return false;
@@ -94,6 +106,38 @@ bool Choice::Apply(const RequestOutput& output) {
   return false;
 }
 
+void Choice::Show(const std::string& text) {
+  if (!parser_) {
+    part_.text += text;
+    return;
+  }
+  text::AnswerPieces pieces;
+  parser_->Push(text, pieces);
+  Add(pieces);
+}
+
+void Choice::Add(const text::AnswerPieces& pieces) {
+  part_.text += pieces.content;
+  if (!setup_.split.hide_reasoning) part_.reasoning += pieces.reasoning;
+  for (const text::ToolCallDelta& delta : pieces.calls) {
+    if (part_.calls.empty() || part_.calls.back().index != delta.index) {
+      part_.calls.push_back({.index = delta.index, .id = {}, .name = {}, .arguments = {}});
+    }
+    CallPart& part = part_.calls.back();
+    if (!delta.name.empty()) {
+      part.id = CallId(delta.index);
+      part.name = delta.name;
+    }
+    part.arguments += delta.arguments;
+  }
+}
+
+// The same after a restart of the server.
+std::string Choice::CallId(int call) const {
+  const std::string name = fmt::format("{}/{}/{}", setup_.call_id_seed, setup_.index, call);
+  return "call_" + Hex(Sha256Of(name)).substr(0, 24);
+}
+
 void Choice::AddReport(TokenId token, const PositionLogprobs* logprobs) {
   if (part_.has_logprobs && logprobs != nullptr) {
     part_.logprobs.push_back(Report(*tokenizer_, *logprobs, text_offset_));
@@ -102,6 +146,12 @@ void Choice::AddReport(TokenId token, const PositionLogprobs* logprobs) {
 }
 
 void Choice::Finish(std::string reason, Json stop_reason) {
+  if (parser_) {
+    text::AnswerPieces pieces;
+    parser_->Finish(pieces);
+    Add(pieces);
+    if (reason == "stop" && parser_->calls() > 0) reason = "tool_calls";
+  }
   finish_reason_ = reason;
   part_.finish_reason = std::move(reason);
   part_.stop_reason = std::move(stop_reason);
@@ -110,7 +160,8 @@ void Choice::Finish(std::string reason, Json stop_reason) {
 bool Choice::HasOutput() const {
   if (!part_.finish_reason.empty()) return true;
   if (waits_for_prompt_ || (generated_ == 0 && part_.logprobs.empty())) return false;
-  return !part_.text.empty() || !part_.logprobs.empty();
+  return !part_.text.empty() || !part_.reasoning.empty() || !part_.calls.empty() ||
+         !part_.logprobs.empty();
 }
 
 ChoicePart Choice::Take() {

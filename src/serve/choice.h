@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "core/output.h"
 #include "core/sampling_params.h"
+#include "serve/answer_split.h"
 #include "serve/response.h"
 #include "serve/sequence_text.h"
 #include "text/tokenizer.h"
@@ -31,6 +32,8 @@ class Choice {
     std::string echo;             // precedes the generated text
     bool echo_reports = false;    // the prompt's log-probabilities belong to the echo
     bool hide_generated = false;  // the client asked for the echo only
+    AnswerSplit split = {};
+    std::string call_id_seed = {};  // ids of tool calls follow from it
   };
   Choice(std::shared_ptr<const text::Tokenizer> tokenizer, const SamplingParams& params,
          std::span<const TokenId> prompt, Setup setup);
@@ -47,6 +50,7 @@ class Choice {
   bool finished() const { return !finish_reason_.empty(); }
   const std::string& finish_reason() const { return finish_reason_; }
   int generated_tokens() const { return generated_; }
+  int reasoning_tokens() const { return reasoning_tokens_; }
   bool HasOutput() const;
   // Returns everything new since the last call.
   ChoicePart Take();
@@ -55,6 +59,9 @@ class Choice {
   std::optional<Time> last_token_at;
 
  private:
+  void Show(const std::string& text);
+  void Add(const text::AnswerPieces& pieces);
+  std::string CallId(int call) const;
   void AddReport(TokenId token, const PositionLogprobs* logprobs);
   void Finish(std::string reason, Json stop_reason);
 
@@ -62,10 +69,11 @@ class Choice {
   const SamplingParams& params_;
   Setup setup_;
   SequenceText text_;
-  ChoicePart part_;  // what has not been taken yet
+  std::optional<text::AnswerParser> parser_;  // unset: all text is content
+  ChoicePart part_;                           // what has not been taken yet
   std::string finish_reason_;
   bool waits_for_prompt_;
-  int generated_ = 0;
+  int generated_ = 0, reasoning_tokens_ = 0;
   int64_t text_offset_ = 0;  // characters before the next token
 };
 

@@ -48,8 +48,7 @@ Parsed<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::str
   return std::move(tokens).value();
 }
 
-Parsed<std::vector<TokenId>> EncodeConversation(const ServedModel& model,
-                                                const Conversation& conversation) {
+Parsed<std::string> RenderConversation(const ServedModel& model, const Conversation& conversation) {
   if (model.chat_template == nullptr) {
     return UnsupportedField("messages", "this model has no chat template; use /v1/completions");
   }
@@ -60,9 +59,20 @@ Parsed<std::vector<TokenId>> EncodeConversation(const ServedModel& model,
                               .civil_seconds = CivilSeconds()};
   Result<std::string> prompt = model.chat_template->Render(input);
   if (!prompt.ok()) return FromStatus(prompt.status(), "messages");
-  return EncodeText(model, *prompt,
+  return std::move(prompt).value();
+}
+
+Parsed<std::vector<TokenId>> EncodeRendered(const ServedModel& model, const std::string& prompt) {
+  return EncodeText(model, prompt,
                     {.add_special_tokens = false, .parse_special = true, .guarded = true},
                     "messages");
+}
+
+Parsed<std::vector<TokenId>> EncodeConversation(const ServedModel& model,
+                                                const Conversation& conversation) {
+  Parsed<std::string> prompt = RenderConversation(model, conversation);
+  if (auto* error = std::get_if<ApiError>(&prompt)) return std::move(*error);
+  return EncodeRendered(model, std::get<std::string>(prompt));
 }
 
 }  // namespace millrace::serve

@@ -145,7 +145,9 @@ Generation::Generation(std::shared_ptr<ModelContext> model_context, GenerationSp
                             Choice::Setup{.index = static_cast<int>(choices_.size()),
                                           .echo = prompt.echo,
                                           .echo_reports = spec_.echo && params.logprobs,
-                                          .hide_generated = spec_.echo_only});
+                                          .hide_generated = spec_.echo_only,
+                                          .split = spec_.split,
+                                          .call_id_seed = spec_.head.id});
     }
   }
   model_context_->registry.Enter();
@@ -429,7 +431,10 @@ UsageCounts Generation::Usage() const {
   }
   for (const PromptState& prompt : prompts_) usage.cached_tokens += prompt.cached_tokens;
   if (spec_.echo_only) return usage;
-  for (const Choice& choice : choices_) usage.completion_tokens += choice.generated_tokens();
+  for (const Choice& choice : choices_) {
+    usage.completion_tokens += choice.generated_tokens();
+    usage.reasoning_tokens += choice.reasoning_tokens();
+  }
   return usage;
 }
 

@@ -15,6 +15,7 @@
 #include "cluster/recovered_requests.h"
 #include "net/http.h"
 #include "serve/answer.h"
+#include "serve/answer_split.h"
 #include "serve/choice.h"
 #include "serve/model_context.h"
 
@@ -33,6 +34,7 @@ struct GenerationSpec {
   GenerationOptions options;
   std::vector<PromptInput> prompts;
   AnswerFormat format;
+  AnswerSplit split;  // chat
   bool echo = false;
   bool echo_only = false;
   ResponseHead head;

@@ -41,9 +41,6 @@ void IgnoreKnownFields(FieldReader& reader) {
 }
 
 void IgnoreKnownChatFields(FieldReader& reader) {
-  reader.Ignore("parallel_tool_calls", true);
-  reader.Ignore("reasoning_effort");
-  reader.Ignore("include_reasoning", true);
   reader.Ignore("verbosity", "medium");
   reader.Ignore("prediction");
   reader.Ignore("media_io_kwargs", Json::object());

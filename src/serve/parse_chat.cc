@@ -46,7 +46,6 @@ void RefuseUnsupportedInChat(FieldReader& reader) {
   reader.Unsupported("add_special_tokens", "the chat template adds the special tokens");
   reader.Unsupported("echo", "use /v1/completions");
   reader.Unsupported("web_search_options", "web search is not available");
-  reader.Unsupported("thinking_token_budget", "use max_tokens");
 }
 
 }  // namespace
@@ -58,19 +57,27 @@ Parsed<ChatRequest> ParseChatRequest(std::string_view body, const ParseContext& 
   FieldReader reader(std::get<Json>(parsed));
   SamplingParams& params = request.options.params;
   ReadEnvelope(reader, request.options);
-  ReadConversation(reader, body, request.conversation);
+  ReadTools(reader, body, request.tools);
+  ReadConversation(reader, body, request.tools.choice != ToolUse::Choice::kNone,
+                   request.conversation);
   ReadSampling(reader, context.defaults, params);
   ReadChatLengths(reader, params);
   ReadChatLogprobs(reader, params);
   ReadConstraint(reader, body, request.options);
-  bool checked = true;  // only type-checked: the model decides how many calls it makes
-  reader.Bool("parallel_tool_calls", checked);
+  // The template gets the tools, but the model's calls stay text.
+  if (!request.tools.tools.empty() && request.tools.choice == ToolUse::Choice::kAuto &&
+      !context.finds_tool_calls) {
+    reader.AddIgnored("tools");
+  }
+  bool show_reasoning = true;
+  reader.Bool("include_reasoning", show_reasoning);
+  request.hide_reasoning = !show_reasoning;
+  reader.Int("thinking_token_budget", 0, std::numeric_limits<int32_t>::max(),
+             request.thinking_budget);
   RefuseUnsupportedInChat(reader);
   RefuseUnsupported(reader);
   IgnoreKnownFields(reader);
   IgnoreKnownChatFields(reader);
-  // The template gets the tools, but the model's calls are returned as text.
-  if (!request.conversation.tools.empty()) reader.AddIgnored("tools");
   if (params.prompt_logprobs && request.options.stream) {
     reader.Fail("prompt_logprobs", "prompt_logprobs is not available with \"stream\": true");
   }

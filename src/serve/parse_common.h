@@ -31,9 +31,12 @@ void RefuseUnsupportedConversation(FieldReader& reader);
 std::vector<TokenId> ReadTokenIds(FieldReader& reader, const char* field, const std::string& where,
                                   const Json& list, int vocab_size);
 
-// Reads messages, tools, tool_choice, add_generation_prompt and chat_template_kwargs. `text` is the
-// body that the reader's object was parsed from.
-void ReadConversation(FieldReader& reader, std::string_view text, Conversation& conversation);
+// Reads tools, tool_choice and parallel_tool_calls. `text` is the body that the reader's object was
+// parsed from.
+void ReadTools(FieldReader& reader, std::string_view text, ToolUse& use);
+// Reads messages, add_generation_prompt, chat_template_kwargs and reasoning_effort.
+void ReadConversation(FieldReader& reader, std::string_view text, bool show_tools,
+                      Conversation& conversation);
 
 // With the keys of objects in the client's order: templates print objects, and constrained JSON has
 // its properties in the schema's order.

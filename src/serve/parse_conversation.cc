@@ -123,19 +123,47 @@ void CheckTools(FieldReader& reader) {
   });
 }
 
-// Returns whether the template gets the tools.
-bool CheckToolChoice(FieldReader& reader) {
+bool HasTool(const Json& tools, const std::string& name) {
+  return std::ranges::any_of(
+      tools, [&](const Json& tool) { return tool["function"]["name"] == Json(name); });
+}
+
+// {"type": "function", "function": {"name": ...}}
+void ReadNamedTool(FieldReader& reader, const Json& choice, ToolUse& use) {
+  const Json function = choice.value("function", Json());
+  const Json name = function.is_object() ? function.value("name", Json()) : Json();
+  if (choice.value("type", Json()) != Json("function") || !name.is_string()) {
+    return reader.Fail("tool_choice",
+                       "tool_choice must be \"none\", \"auto\", \"required\" or "
+                       "{\"type\": \"function\", \"function\": {\"name\": ...}}");
+  }
+  use.choice = ToolUse::Choice::kRequired;
+  use.only = name.get<std::string>();
+}
+
+void ReadToolChoice(FieldReader& reader, ToolUse& use) {
   const Json* choice = reader.Find("tool_choice");
-  if (choice == nullptr || *choice == Json("auto")) return true;
-  if (*choice == Json("none")) return false;
-  if (choice->is_string() || choice->is_object()) {
-    reader.Fail(
-        UnsupportedField("tool_choice", "tool_choice: only \"none\" and \"auto\" are supported"));
+  if (choice == nullptr || *choice == Json("auto")) return;
+  if (*choice == Json("none")) {
+    use.choice = ToolUse::Choice::kNone;
+  } else if (*choice == Json("required")) {
+    use.choice = ToolUse::Choice::kRequired;
+  } else if (choice->is_object()) {
+    ReadNamedTool(reader, *choice, use);
   } else {
     reader.Fail("tool_choice",
-                fmt::format("tool_choice must be a string, got {}", Describe(*choice)));
+                fmt::format("tool_choice must be \"none\", \"auto\", \"required\" or "
+                            "an object that names a tool, got {}",
+                            Describe(*choice)));
   }
-  return false;
+  const Json* tools = reader.Find("tools");
+  if (reader.failed() || use.choice != ToolUse::Choice::kRequired) return;
+  if (tools == nullptr || tools->empty()) {
+    reader.Fail("tool_choice", "tool_choice asks for a call, but there are no tools");
+  } else if (!use.only.empty() && !HasTool(*tools, use.only)) {
+    reader.Fail("tool_choice", fmt::format("tool_choice names \"{}\", which is not among the tools",
+                                           Printable(use.only, kShownRoleBytes)));
+  }
 }
 
 void CheckTemplateKwargs(FieldReader& reader) {
@@ -182,6 +210,16 @@ void Normalise(OrderedJson& message) {
   content = std::move(joined);
 }
 
+// Templates that know it read it, or whether to think at all.
+void AddReasoningEffort(FieldReader& reader, OrderedJson& kwargs) {
+  std::string effort;
+  reader.String("reasoning_effort", kShownRoleBytes, effort);
+  if (effort.empty()) return;
+  if (kwargs.is_null()) kwargs = OrderedJson::object();
+  if (!kwargs.contains("reasoning_effort")) kwargs["reasoning_effort"] = effort;
+  if (effort == "none" && !kwargs.contains("enable_thinking")) kwargs["enable_thinking"] = false;
+}
+
 std::string Text(const OrderedJson& body, const char* name) {
   auto found = body.find(name);
   if (found == body.end() || found->is_null() || found->empty()) return "";
@@ -190,10 +228,23 @@ std::string Text(const OrderedJson& body, const char* name) {
 
 }  // namespace
 
-void ReadConversation(FieldReader& reader, std::string_view text, Conversation& conversation) {
-  CheckMessages(reader);
+void ReadTools(FieldReader& reader, std::string_view text, ToolUse& use) {
   CheckTools(reader);
-  const bool show_tools = CheckToolChoice(reader);
+  reader.Bool("parallel_tool_calls", use.many);
+  if (reader.failed()) return;
+  ReadToolChoice(reader, use);
+  const Json* tools = reader.Find("tools");
+  if (tools == nullptr) return;
+  use.any_strict = std::ranges::any_of(*tools, [](const Json& tool) {
+    return tool["function"].value("strict", Json()) == Json(true);
+  });
+  CheckKeys(reader);
+  if (!reader.failed()) use.tools = Text(ParseOrderedFields(text, {"tools"}), "tools");
+}
+
+void ReadConversation(FieldReader& reader, std::string_view text, bool show_tools,
+                      Conversation& conversation) {
+  CheckMessages(reader);
   CheckTemplateKwargs(reader);
   CheckKeys(reader);
   reader.Bool("add_generation_prompt", conversation.add_generation_prompt);
@@ -202,6 +253,8 @@ void ReadConversation(FieldReader& reader, std::string_view text, Conversation& 
   for (OrderedJson& message : body["messages"]) Normalise(message);
   conversation.messages = Text(body, "messages");
   if (show_tools) conversation.tools = Text(body, "tools");
+  OrderedJson& kwargs = body["chat_template_kwargs"];
+  AddReasoningEffort(reader, kwargs);
   conversation.template_kwargs = Text(body, "chat_template_kwargs");
 }
 

@@ -13,7 +13,9 @@ Parsed<TokenizeRequest> ParseTokenizeRequest(std::string_view body, const ParseC
   reader.String("model", kNameBytesMax, request.model);
   if (reader.Find("messages") != nullptr) {
     Conversation conversation;
-    ReadConversation(reader, body, conversation);
+    ToolUse tools;
+    ReadTools(reader, body, tools);
+    ReadConversation(reader, body, tools.choice != ToolUse::Choice::kNone, conversation);
     RefuseUnsupportedConversation(reader);
     request.input = std::move(conversation);
   } else {

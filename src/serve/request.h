@@ -35,6 +35,7 @@ struct ParseContext {
   int max_model_len = 0;  // prompt and output tokens together
   SamplingDefaults defaults;
   bool parse_special_default = false;
+  bool finds_tool_calls = false;  // the model's way to write them is known
 };
 
 struct GenerationOptions {
@@ -65,6 +66,16 @@ struct CompletionRequest {
   bool parse_special = false;  // "<|end|>" in a text prompt becomes that token
 };
 
+// What a chat request says about tools.
+struct ToolUse {
+  enum class Choice { kAuto, kNone, kRequired };
+  std::string tools;  // JSON with the keys in the client's order; empty: none
+  Choice choice = Choice::kAuto;
+  std::string only;         // kRequired: this tool; empty: any
+  bool many = true;         // parallel_tool_calls
+  bool any_strict = false;  // some tool has "strict": true
+};
+
 // The input of a chat template, as JSON texts with the keys in the client's order.
 struct Conversation {
   std::string messages;         // at least one; the content of each is a string
@@ -76,6 +87,9 @@ struct Conversation {
 struct ChatRequest {
   GenerationOptions options;
   Conversation conversation;
+  ToolUse tools;
+  std::optional<int> thinking_budget;  // tokens of reasoning
+  bool hide_reasoning = false;
 };
 
 // /tokenize takes a text or a conversation.

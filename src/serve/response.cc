@@ -56,10 +56,14 @@ int64_t CountCharacters(std::string_view bytes) {
 }
 
 Json UsageJson(const UsageCounts& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"completion_tokens", usage.completion_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  Json json = {{"prompt_tokens", usage.prompt_tokens},
+               {"completion_tokens", usage.completion_tokens},
+               {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+               {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  if (usage.reasoning_tokens > 0) {
+    json["completion_tokens_details"] = {{"reasoning_tokens", usage.reasoning_tokens}};
+  }
+  return json;
 }
 
 Json CompletionLogprobs(std::span<const TokenReport> tokens) {
@@ -117,9 +121,31 @@ Json CompletionChoice(const ChoicePart& part) {
   return choice;
 }
 
+// `deltas`: with the index of each, and without id and name except at its beginning.
+Json CallsJson(const std::vector<CallPart>& calls, bool deltas) {
+  Json list = Json::array();
+  for (const CallPart& call : calls) {
+    Json item = {{"function", {{"arguments", call.arguments}}}};
+    if (deltas) item["index"] = call.index;
+    if (!call.name.empty()) {
+      item["id"] = call.id;
+      item["type"] = "function";
+      item["function"]["name"] = call.name;
+    }
+    list.push_back(std::move(item));
+  }
+  return list;
+}
+
 Json ChatChoice(const ChoicePart& part) {
+  Json message = {{"role", "assistant"}, {"content", part.text}, {"refusal", nullptr}};
+  if (!part.reasoning.empty()) message["reasoning_content"] = part.reasoning;
+  if (!part.calls.empty()) {
+    if (part.text.empty()) message["content"] = nullptr;
+    message["tool_calls"] = CallsJson(part.calls, false);
+  }
   return {{"index", part.index},
-          {"message", {{"role", "assistant"}, {"content", part.text}, {"refusal", nullptr}}},
+          {"message", std::move(message)},
           {"logprobs", part.has_logprobs ? ChatLogprobs(part.logprobs) : Json()},
           {"finish_reason", OrNull(part.finish_reason)},
           {"stop_reason", part.stop_reason}};
@@ -127,7 +153,10 @@ Json ChatChoice(const ChoicePart& part) {
 
 Json ChatDelta(const ChoicePart& part) {
   Json delta = Json::object();
-  if (!part.text.empty() || part.finish_reason.empty()) delta["content"] = part.text;
+  const bool other = !part.reasoning.empty() || !part.calls.empty();
+  if (!part.text.empty() || (part.finish_reason.empty() && !other)) delta["content"] = part.text;
+  if (!part.reasoning.empty()) delta["reasoning_content"] = part.reasoning;
+  if (!part.calls.empty()) delta["tool_calls"] = CallsJson(part.calls, true);
   return {{"index", part.index},
           {"delta", std::move(delta)},
           {"logprobs", part.has_logprobs ? ChatLogprobs(part.logprobs) : Json()},

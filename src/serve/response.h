@@ -34,6 +34,7 @@ struct UsageCounts {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t cached_tokens = 0;
+  int64_t reasoning_tokens = 0;  // of the completion
 };
 
 struct ResponseHead {
@@ -42,10 +43,19 @@ struct ResponseHead {
   int64_t created = 0;  // Unix seconds
 };
 
+// A part of a tool call; the first one has its id and name.
+struct CallPart {
+  int index = 0;
+  std::string id, name;
+  std::string arguments;
+};
+
 // The content of one chunk or choice: a part of one sequence.
 struct ChoicePart {
   int index = 0;
   std::string text;
+  std::string reasoning;
+  std::vector<CallPart> calls;
   bool has_logprobs = false;
   std::vector<TokenReport> logprobs;
   std::string finish_reason;  // empty: null

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "serve/generation.h"
 #include "serve/service_impl.h"
+#include "serve/tool_use.h"
 
 namespace millrace::serve {
 namespace {
@@ -90,10 +91,17 @@ void Service::Impl::ChatCompletions(Call call) {
   ChatRequest& request = std::get<ChatRequest>(parsed);
   const auto name = ServedName(request.options.model);
   if (!name) return refuse(ModelNotFound(request.options.model));
-  Parsed<std::vector<TokenId>> tokens = EncodeConversation(loaded->model, request.conversation);
+  Parsed<std::string> prompt = RenderConversation(loaded->model, request.conversation);
+  if (auto* error = std::get_if<ApiError>(&prompt)) return refuse(*error);
+  Parsed<std::vector<TokenId>> tokens =
+      EncodeRendered(loaded->model, std::get<std::string>(prompt));
   if (auto* error = std::get_if<ApiError>(&tokens)) return refuse(*error);
 
   GenerationSpec spec;
+  if (const auto error =
+          PrepareAnswer(loaded->model, std::get<std::string>(prompt), request, spec.split)) {
+    return refuse(*error);
+  }
   spec.prompts.push_back({.tokens = std::move(std::get<std::vector<TokenId>>(tokens))});
   spec.format.chat = true;
   spec.format.prompt_logprobs = request.options.params.prompt_logprobs.has_value();

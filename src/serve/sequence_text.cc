@@ -3,10 +3,13 @@
 namespace millrace::serve {
 
 SequenceText::SequenceText(std::shared_ptr<const text::Tokenizer> tokenizer,
-                           const SamplingParams& params, std::span<const TokenId> prompt)
+                           const SamplingParams& params, std::span<const TokenId> prompt,
+                           const AnswerSplit& split)
     : params_(params),
       detokenizer_(std::move(tokenizer), params.skip_special_tokens, prompt),
-      matcher_(params.stop, params.include_stop_str_in_output) {}
+      matcher_(params.stop, params.include_stop_str_in_output) {
+  detokenizer_.Show(text::MarkersOf(split.tools, split.reasoning));
+}
 
 void SequenceText::Add(TokenId token, std::string& out) {
   ++tokens_;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/sampling_params.h"
+#include "serve/answer_split.h"
 #include "text/detokenizer.h"
 #include "text/stop_matcher.h"
 #include "text/tokenizer.h"
@@ -17,8 +18,9 @@ namespace millrace::serve {
 
 class SequenceText {
  public:
+  // The marks by which `split` works are shown, also if they are special tokens.
   SequenceText(std::shared_ptr<const text::Tokenizer> tokenizer, const SamplingParams& params,
-               std::span<const TokenId> prompt);
+               std::span<const TokenId> prompt, const AnswerSplit& split = {});
 
   // Adds a token. Appends to `out` the text that can no longer be part of a stop string. REQUIRES:
   // not stopped.

@@ -224,7 +224,8 @@ void Service::Impl::Ready(ServedModel model) {
   ParseContext context{.vocab_size = model.spec.vocab_size,
                        .max_model_len = model.max_model_len,
                        .defaults = model.defaults,
-                       .parse_special_default = options_.parse_special_in_prompts};
+                       .parse_special_default = options_.parse_special_in_prompts,
+                       .finds_tool_calls = model.tool_format != nullptr};
   auto made = std::shared_ptr<ModelContext>(
       new ModelContext{.model = model,
                        .context = std::move(context),

@@ -26,6 +26,7 @@
 #include "text/chat_template.h"
 #include "text/grammars.h"
 #include "text/tokenizer.h"
+#include "text/tool_format.h"
 
 namespace millrace::serve {
 
@@ -58,6 +59,9 @@ struct ServedModel {
   Result<std::shared_ptr<text::Grammars>> grammars =
       FailedPrecondition("output cannot be constrained: the server has no token table");
   std::shared_ptr<const text::ChatTemplate> chat_template;  // null: no /v1/chat/completions
+  // How its family writes tool calls and reasoning; null: not known, or not asked for.
+  const text::ToolFormat* tool_format = nullptr;
+  const text::ReasoningFormat* reasoning_format = nullptr;
   ModelSpec spec;
   int max_model_len = 0;
   SamplingDefaults defaults;

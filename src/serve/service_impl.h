@@ -117,6 +117,9 @@ std::string NewId(const std::string& prefix, uint64_t number);
 Parsed<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::string& text,
                                         const text::EncodeOptions& options,
                                         const std::string& param);
+// The prompt of a conversation, and its tokens.
+Parsed<std::string> RenderConversation(const ServedModel& model, const Conversation& conversation);
+Parsed<std::vector<TokenId>> EncodeRendered(const ServedModel& model, const std::string& prompt);
 Parsed<std::vector<TokenId>> EncodeConversation(const ServedModel& model,
                                                 const Conversation& conversation);
 

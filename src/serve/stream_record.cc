@@ -45,7 +45,8 @@ std::string EncodeStreamRecord(const GenerationSpec& spec, int prompt) {
                                        {"echo_only", spec.echo_only},
                                        {"echoed", echo},
                                        {"prompt", prompt},
-                                       {"prompts", spec.prompts.size()}});
+                                       {"prompts", spec.prompts.size()},
+                                       {"split", ToJson(spec.split)}});
   return record.size() <= kStreamRecordBytesMax ? record : "";
 }
 
@@ -75,6 +76,7 @@ std::optional<StreamPart> DecodeStreamRecord(const cluster::RecoveredRequest& ea
     spec.echo = Field<bool>(*parsed, "echo");
     spec.echo_only = Field<bool>(*parsed, "echo_only");
     prompt.echo = Field<std::string>(*parsed, "echoed");
+    if (parsed->contains("split")) spec.split = SplitFromJson(parsed->at("split"));
   } catch (const Json::exception&) {
     return std::nullopt;
   }

@@ -9,7 +9,6 @@ namespace {
 
 constexpr std::string_view kSpaces = " \n\r\t";
 constexpr std::string_view kFences[] = {"```json", "```"};
-constexpr std::string_view kPythonTag = "<|python_tag|>";
 
 bool IsSpace(char c) { return kSpaces.find(c) != std::string_view::npos; }
 

@@ -44,6 +44,7 @@ class AnswerParser {
   // The answer has ended: what was held back is decided.
   void Finish(AnswerPieces& out);
   int calls() const { return calls_; }
+  bool in_reasoning() const { return at_ == At::kReasoning; }
 
  private:
   enum class At {

@@ -72,6 +72,7 @@ Result<std::unique_ptr<const ChatTemplate>> ChatTemplate::FromConfig(
   const MrtTemplateLimits rust_limits = {limits.source_bytes, limits.output_bytes, limits.fuel,
                                          limits.recursion, limits.work_bytes};
   for (const auto& [name, source] : config.chat_templates) {
+    out->source_ += source;
     MrtTemplate* handle = nullptr;
     RustBytes error;
     MrtCode code = mrt_template_new(Data(source), source.size(), rust_limits, &handle, error.out());

@@ -61,6 +61,9 @@ class ChatTemplate {
   ChatTemplate& operator=(const ChatTemplate&) = delete;
   ~ChatTemplate();
 
+  // The sources of all its templates, by which the model's family is known (tool_format.h).
+  const std::string& source() const { return source_; }
+
   // The prompt, to be encoded with {add_special_tokens = false, parse_special = true,
   // guarded = true}. kInvalidArgument for input that is not JSON of the right type, for a template
   // that refuses it (raise_exception), and for one that exceeds a limit.
@@ -74,6 +77,7 @@ class ChatTemplate {
   ChatTemplate() = default;
 
   std::map<std::string, std::unique_ptr<MrtTemplate, Deleter>> templates_;
+  std::string source_;
   std::string token_variables_;  // "bos_token":"<s>",... as JSON members
   std::unique_ptr<const SpecialGuard> guard_;
 };

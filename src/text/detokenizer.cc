@@ -32,7 +32,8 @@ Detokenizer::Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_s
 }
 
 bool Detokenizer::Skips(const TokenInfo& token) const {
-  return !token.known || (skip_special_ && token.special);
+  return !token.known || (skip_special_ && token.special &&
+                          std::ranges::find(shown_specials_, token.raw) == shown_specials_.end());
 }
 
 // An unfinished character is within the last three bytes, whatever precedes them.

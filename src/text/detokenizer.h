@@ -14,6 +14,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/ids.h"
@@ -26,6 +28,9 @@ class Detokenizer {
  public:
   explicit Detokenizer(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special = true,
                        std::span<const TokenId> prompt = {});
+
+  // These special tokens, by their text, are not skipped. Not with DecoderKind::kWhole.
+  void Show(std::vector<std::string_view> special) { shown_specials_ = std::move(special); }
 
   // The text that `id` completes; often empty. An id outside the vocabulary adds nothing.
   std::string Push(TokenId id);
@@ -45,6 +50,7 @@ class Detokenizer {
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   bool skip_special_;
+  std::vector<std::string_view> shown_specials_;
   bool begun_ = false;  // kFirstDiffers: a token has been decoded
 
   Utf8Stream utf8_;             // kByteLevel

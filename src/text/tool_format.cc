@@ -115,6 +115,22 @@ const ReasoningFormat* ReasoningFormatOf(std::string_view chat_template) {
   return nullptr;
 }
 
+std::vector<std::string_view> MarkersOf(const ToolFormat* tools, const ReasoningFormat* reasoning) {
+  std::vector<std::string_view> markers;
+  if (tools != nullptr) {
+    const ToolFormat& f = *tools;
+    // Mistral's ids of calls are between two markers; a part of DeepSeek's before a name is one.
+    markers = {f.section_begin, f.call_begin, f.name_end, f.call_end, f.section_end, kPythonTag,
+               "[CALL_ID]"};
+  }
+  if (reasoning != nullptr) {
+    markers.push_back(reasoning->begin);
+    markers.push_back(reasoning->end);
+  }
+  std::erase(markers, "");
+  return markers;
+}
+
 bool BeginsInReasoning(const ReasoningFormat& format, std::string_view prompt) {
   const size_t last = prompt.find_last_not_of(" \n\r\t");
   return last != std::string_view::npos && prompt.substr(0, last + 1).ends_with(format.begin);

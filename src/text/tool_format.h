@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace millrace::text {
 
@@ -38,6 +39,8 @@ const ToolFormat* ToolFormatOf(std::string_view chat_template);
 // A list of objects, as the whole answer: any model writes it if its output is constrained.
 const ToolFormat& PlainJsonFormat();
 
+inline constexpr std::string_view kPythonTag = "<|python_tag|>";  // may precede calls of llama3_json
+
 struct ReasoningFormat {
   std::string_view name;  // as for --reasoning-parser
   std::string_view begin, end;
@@ -47,6 +50,8 @@ std::span<const ReasoningFormat> ReasoningFormats();
 const ReasoningFormat* FindReasoningFormat(std::string_view name);
 // By the source of a chat template; null: it has no reasoning.
 const ReasoningFormat* ReasoningFormatOf(std::string_view chat_template);
+// The texts that a parser of these formats must see, even if they are special tokens.
+std::vector<std::string_view> MarkersOf(const ToolFormat* tools, const ReasoningFormat* reasoning);
 // Whether an answer to this prompt begins within reasoning, because the template opened it.
 bool BeginsInReasoning(const ReasoningFormat& format, std::string_view prompt);
 

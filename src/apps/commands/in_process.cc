@@ -1,19 +1,45 @@
 #include "apps/commands/in_process.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
+#include <span>
 #include <utility>
 
 #include "apps/cluster/controller_options.h"
 #include "apps/common/version.h"
+#include "base/log.h"
+#include "text/tool_format.h"
 
 namespace millrace::apps {
 namespace {
 
 constexpr int kClientClosedRequest = 499;
 
+template <typename Format>
+std::string Names(std::span<const Format> formats) {
+  std::string names = "auto, none";
+  for (const Format& format : formats) names += fmt::format(", {}", format.name);
+  return names;
+}
+
 }  // namespace
 
-serve::ServedModel ToServed(LocalModel& model) {
+Status CheckAnswerParsers(const AnswerParsers& parsers) {
+  const auto usual = [](const std::string& name) { return name == "auto" || name == "none"; };
+  if (!usual(parsers.tool_calls) && text::FindToolFormat(parsers.tool_calls) == nullptr) {
+    return InvalidArgument(fmt::format("--tool-call-parser {}: it must be one of {}",
+                                       Printable(parsers.tool_calls), Names(text::ToolFormats())));
+  }
+  if (!usual(parsers.reasoning) && text::FindReasoningFormat(parsers.reasoning) == nullptr) {
+    return InvalidArgument(fmt::format("--reasoning-parser {}: it must be one of {}",
+                                       Printable(parsers.reasoning),
+                                       Names(text::ReasoningFormats())));
+  }
+  return OkStatus();
+}
+
+serve::ServedModel ToServed(LocalModel& model, const AnswerParsers& parsers) {
   serve::ServedModel served;
   served.engine = model.engine.get();
   served.cluster = model.cluster.get();
@@ -25,6 +51,12 @@ serve::ServedModel ToServed(LocalModel& model) {
     served.grammars = table.status();
   }
   served.chat_template = model.chat_template;
+  const std::string source = model.chat_template ? model.chat_template->source() : "";
+  served.tool_format = parsers.tool_calls == "auto" ? text::ToolFormatOf(source)
+                                                    : text::FindToolFormat(parsers.tool_calls);
+  served.reasoning_format = parsers.reasoning == "auto"
+                                ? text::ReasoningFormatOf(source)
+                                : text::FindReasoningFormat(parsers.reasoning);
   served.spec = model.spec;
   served.max_model_len = model.kv.max_model_len;
   served.defaults = {.temperature = model.generation.temperature,

@@ -19,7 +19,16 @@
 namespace millrace::apps {
 
 // Describes a loaded model to the service. The result points to parts of `model`.
-serve::ServedModel ToServed(LocalModel& model);
+// How answers are split into reasoning, content and tool calls: "auto" by the model's chat
+// template, "none", or a name of text/tool_format.h.
+struct AnswerParsers {
+  std::string tool_calls = "auto";
+  std::string reasoning = "auto";
+};
+Status CheckAnswerParsers(const AnswerParsers& parsers);
+
+// REQUIRES: CheckAnswerParsers has passed.
+serve::ServedModel ToServed(LocalModel& model, const AnswerParsers& parsers = {});
 // The name that a model is served under by default: its folder's name without the path; or `model`
 // itself if there is no such folder.
 std::string DefaultServedName(const std::string& model);

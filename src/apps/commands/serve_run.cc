@@ -163,6 +163,7 @@ Status ValidateServeFlags(const ServeFlags& flags) {
     }
   }
   MR_RETURN_IF_ERROR(ValidateAdminFlags(flags));
+  MR_RETURN_IF_ERROR(CheckAnswerParsers(flags.parsers));
   MR_RETURN_IF_ERROR(CompleteSlo(flags.engine.slo, {}).status());
   if (flags.refuse_beyond && !flags.engine.slo.ttft_s) {
     return InvalidArgument("--refuse-beyond needs a limit on TTFT: give --slo ttft=TIME as well");
@@ -200,7 +201,7 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
     server->Stop(Duration{});
     return model.status();
   }
-  service.Ready(ToServed(**model));
+  service.Ready(ToServed(**model, flags.parsers));
   Announce(flags, **model, url, name);
   signals.OnSignal([remove_socket = admin->FileRemover()](int count) {
     if (count <= 1) return;
@@ -258,6 +259,14 @@ void AddServerOptions(Command& command, ServeFlags* flags) {
   chat_template.kind = ValueKind::kFile;
   command.Add("Model", std::move(chat_template),
               "A chat template (Jinja) instead of the model's own: a file, or the text itself");
+  command.Add("Model", TextOption("tool-call-parser", "NAME", &flags->parsers.tool_calls),
+              "How the model writes tool calls; auto: as its chat template shows. Others: none, "
+              "hermes, llama3_json, mistral, deepseek_v3, kimi_k2, glm45, qwen3_coder, granite, "
+              "lfm2, pythonic, json");
+  command.Add(
+      "Model", TextOption("reasoning-parser", "NAME", &flags->parsers.reasoning),
+      "How the model marks its reasoning, which answers have in reasoning_content; auto: as "
+      "its chat template shows. Others: none, think, mistral, kimi, seed");
 }
 
 }  // namespace millrace::apps

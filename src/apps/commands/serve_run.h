@@ -9,6 +9,7 @@
 
 #include "apps/cli/command.h"
 #include "apps/cluster/local_model.h"
+#include "apps/commands/in_process.h"
 #include "apps/common/engine_flags.h"
 #include "base/clock.h"
 
@@ -22,6 +23,7 @@ struct ServeFlags {
   std::vector<std::string> allowed_origins = {"*"};
   std::string admin_listen;  // HOST:PORT; empty: operators have the unix socket only
   std::string ssl_certfile, ssl_keyfile, chat_template;
+  AnswerParsers parsers;
   double shutdown_timeout_s = 30;
   double resume_grace_s = 0;
   std::optional<double> refuse_beyond;  // times engine.slo.ttft_s

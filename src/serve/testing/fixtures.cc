@@ -322,6 +322,8 @@ void TestServer::MakeReady(cluster::Generator* generator, cluster::RecoveredRequ
   const std::vector<TokenId> ends = {kTinyEos};
   model.grammars = text::Grammars::Of(text::TokenTableOf(*model.tokenizer, ends).value());
   model.chat_template = TinyChatTemplate();
+  model.tool_format = text::FindToolFormat(options_.tool_format);
+  model.reasoning_format = text::FindReasoningFormat(options_.reasoning_format);
   model.spec.vocab_size = kTinyVocab;
   model.max_model_len = options_.max_model_len;
   model.defaults = options_.defaults;

@@ -117,6 +117,7 @@ struct TestServerOptions {
   ServiceOptions service;
   ClusterAdmin* cluster = nullptr;
   SamplingDefaults defaults;
+  std::string tool_format, reasoning_format;  // empty: none
 };
 
 class TestServer {

@@ -1,0 +1,31 @@
+// Grammars of answers that call tools. Pure functions; any thread.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "core/ids.h"
+#include "text/call_syntax.h"
+#include "text/tool_format.h"
+
+namespace millrace::text {
+
+// The id of a marker that is a special token; nullopt: it is text.
+using SpecialTokenId = std::function<std::optional<TokenId>(std::string_view)>;
+
+// Whether CallGrammar has a grammar for the format.
+bool HasCallGrammar(const ToolFormat& format);
+// Calls of these tools and nothing else, as SamplingParams::grammar: one, or as many as the model
+// likes. `tools`: the request's, each {"type": "function", "function": {...}}. REQUIRES:
+// HasCallGrammar(format).
+std::string CallGrammar(const ToolFormat& format, const OrderedJson& tools, bool many,
+                        const SpecialTokenId& special);
+// Free text in which each call is one of these tools with its arguments. nullopt: the format has no
+// text that begins calls.
+std::optional<std::string> FreeCallGrammar(const ToolFormat& format, const OrderedJson& tools,
+                                           const SpecialTokenId& special);
+
+}  // namespace millrace::text
