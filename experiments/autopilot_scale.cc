@@ -2,8 +2,9 @@
 // good answers, cost and decisions of the server's autopilot, against machines on demand, spot
 // machines under one plan, and an oracle that knows which machines will be there.
 //
-// An hour takes 150 s here. Notices, loads of weights and the autopilot's own times stay as they
-// are, so changes come 24 times as often as in the clouds.
+// The clouds' day is compressed: an hour takes 15 minutes. So are their notices and the loads of
+// weights. Answers, links and the autopilot's own times stay as they are, so to them changes come
+// four times as often as in the clouds.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,14 +22,14 @@ namespace {
 using What = sim::MembershipChange::What;
 
 constexpr double kDay_s = 86400;
-constexpr double kNotice_s = 30, kScaleLoad_s = 30;
+constexpr double kNotice_s = 120, kScaleLoad_s = 30;  // in the clouds' time
 constexpr double kSpotPrice = 1.9046 / 3.912;  // of the price on demand: g4dn.12xlarge (SpotServe)
 constexpr char kScaleModel[] = "llama-70b";
-constexpr double kPeak = 4;  // requests per second
+constexpr double kPeak = 2;  // requests per second
 // Of a search: of its evaluations, and of the requests by which it judges a plan.
 constexpr double kEffort = 0.1;
-constexpr double kRunLimit_s = 600;  // on the wall, of one simulated day
-constexpr double kSearch_s = 1;      // on the wall, of one search
+constexpr double kRunLimit_s = 900;  // on the wall, of one simulated day
+constexpr double kSearch_s = 0.5;    // on the wall, of one search
 constexpr double kEnough = 1.3;      // times the load with headroom: no better plan is looked for
 const LatencyLimits kScaleLimits = {.ttft_s = 10, .tpot_s = 0.5, .attainment = 0.9};
 // Of the peak, by hour from midnight: an office day.
@@ -98,8 +99,10 @@ class Fleet {
         day += fmt::format("{:.3f},{}\n", at_s / faster, std::min(count, kind.count));
       }
       MR_ASSIGN_OR_RETURN(const auto trace, sim::ParseAvailability(day));
-      for (sim::MembershipChange change : sim::MembershipOf(
-               trace, {.instances = kind.count, .notice_s = kNotice_s, .load_s = kScaleLoad_s})) {
+      for (sim::MembershipChange change :
+           sim::MembershipOf(trace, {.instances = kind.count,
+                                    .notice_s = kNotice_s / faster,
+                                    .load_s = kScaleLoad_s / faster})) {
         change.instance += first;
         fleet.changes_.push_back(change);
       }
@@ -131,7 +134,7 @@ class Fleet {
 class Day {
  public:
   explicit Day(const Context& context)
-      : context_(context), faster_(context.quick ? 144 : 24), day_s_(kDay_s / faster_) {}
+      : context_(context), faster_(context.quick ? 144 : 4), day_s_(kDay_s / faster_) {}
 
   Result<std::vector<Figure>> Run() {
     MR_ASSIGN_OR_RETURN(fleet_, Fleet::Load(context_.data, faster_));
@@ -193,7 +196,7 @@ class Day {
     const std::vector<double> hours(std::begin(kHours), std::end(kHours));
     setup.workload.shape = *sim::ShapeOf(hours, day_s_ / 24, mean);
     setup.workload.rate = mean * kPeak;
-    setup.load_time = Duration::Seconds(kScaleLoad_s);
+    setup.load_time = Duration::Seconds(kScaleLoad_s / faster_);
     setup.membership = fleet_.changes();
     setup.window_s = day_s_ / 24;
     return setup;
@@ -247,7 +250,7 @@ class Day {
   Result<Policy> Oracle(const apps::SimulatedSearch& search) {
     Policy policy;
     for (double at_s = 0; at_s < day_s_; at_s += day_s_ / 24) {
-      const std::vector<std::string> names = NamesAt(at_s, day_s_ / 24 + kScaleLoad_s);
+      const std::vector<std::string> names = NamesAt(at_s, day_s_ / 24 + kScaleLoad_s / faster_);
       const double rate = HourlyRate(at_s);
       Tell(fmt::format("oracle: a plan for {:.0f} s", at_s));
       auto found = BestPlan(search, rate * cluster::AutopilotOptions().headroom, names);
