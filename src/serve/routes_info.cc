@@ -68,6 +68,11 @@ void Service::Impl::OneModel(Call call) {
       JsonResponse(ModelCard(call.rest, names.front(), loaded->model, loaded->created)));
 }
 
+// Requests that have not been answered, for load balancers; vLLM's name.
+void Service::Impl::Load(Call call) {
+  call.reply->Send(JsonResponse({{"server_load", registry_.Live().size()}}));
+}
+
 // Healthy means that every request that can run makes progress (the scheduler's watchdog).
 void Service::Impl::Health(Call call) {
   const std::shared_ptr<ModelContext> loaded = model_context();

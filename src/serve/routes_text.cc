@@ -56,4 +56,26 @@ void Service::Impl::Detokenize(Call call) {
   call.reply->Send(WithIgnored(JsonResponse({{"prompt", prompt}}), request.ignored));
 }
 
+// The prompt of a conversation, as text.
+void Service::Impl::ApplyTemplate(Call call) {
+  std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
+  if (!loaded) return;
+  auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
+  Parsed<TokenizeRequest> parsed = ParseTokenizeRequest(call.request.body, loaded->context);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
+  const TokenizeRequest& request = std::get<TokenizeRequest>(parsed);
+  const auto* conversation = std::get_if<Conversation>(&request.input);
+  if (conversation == nullptr) return refuse(BadField("messages", "messages is required"));
+  if (!ServedName(request.model)) return refuse(ModelNotFound(request.model));
+  Parsed<std::string> rendered = RenderConversation(loaded->model, *conversation);
+  if (auto* error = std::get_if<ApiError>(&rendered)) return refuse(*error);
+  std::string prompt = std::move(std::get<std::string>(rendered));
+  // What keeps special tokens in messages plain text (text/special_guard.h) is not shown.
+  for (size_t at = prompt.find(text::kGuardCharacter); at != std::string::npos;
+       at = prompt.find(text::kGuardCharacter, at)) {
+    prompt.erase(at, text::kGuardCharacter.size());
+  }
+  call.reply->Send(WithIgnored(JsonResponse({{"prompt", prompt}}), request.ignored));
+}
+
 }  // namespace millrace::serve

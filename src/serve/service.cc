@@ -113,6 +113,14 @@ void Service::Impl::AddRoutes() {
   };
   add("POST", "/v1/completions", Access::kKeyed, &Impl::Completions);
   add("POST", "/v1/chat/completions", Access::kKeyed, &Impl::ChatCompletions);
+  add("POST", "/v1/messages", Access::kKeyed, &Impl::Messages);
+  add("POST", "/v1/messages/count_tokens", Access::kKeyed, &Impl::CountMessageTokens);
+  add("POST", "/v1/responses", Access::kKeyed, &Impl::Responses);
+  add("POST", "/api/chat", Access::kKeyed, &Impl::OllamaChat);
+  add("POST", "/api/generate", Access::kKeyed, &Impl::OllamaGenerate);
+  add("GET", "/api/tags", Access::kKeyed, &Impl::OllamaTags);
+  add("POST", "/api/show", Access::kKeyed, &Impl::OllamaShow);
+  add("GET", "/api/version", Access::kOpen, &Impl::Version);
   if (keeper_) {
     add("GET", "/v1/streams/", Access::kKeyed, &Impl::ResumeStream, PathKind::kPrefix);
   }
@@ -120,7 +128,10 @@ void Service::Impl::AddRoutes() {
   add("GET", "/v1/models/", Access::kKeyed, &Impl::OneModel, PathKind::kPrefix);
   add("POST", "/tokenize", Access::kKeyed, &Impl::Tokenize);
   add("POST", "/detokenize", Access::kKeyed, &Impl::Detokenize);
+  add("POST", "/apply-template", Access::kKeyed, &Impl::ApplyTemplate);
+  add("GET", "/load", Access::kKeyed, &Impl::Load);
   add("GET", "/health", Access::kOpen, &Impl::Health);
+  add("GET", "/ping", Access::kOpen, &Impl::Health);
   add("GET", "/ready", Access::kOpen, &Impl::ReadyRoute);
   add("GET", "/version", Access::kOpen, &Impl::Version);
   add("GET", "/metrics", Access::kMonitor, &Impl::Metrics);

@@ -18,6 +18,7 @@
 namespace millrace::serve {
 
 struct GenerationSpec;
+enum class OllamaRoute;
 
 // Bodies up to this size are parsed and tokenized on the I/O thread, in about a millisecond. A
 // separate thread handles larger ones.
@@ -66,18 +67,29 @@ class Service::Impl {
                         const std::string& id);
   void BeginCompiled(std::shared_ptr<ModelContext> model_context, Call call, GenerationSpec spec,
                      const std::string& id);
+  // routes_translated.cc
+  void Messages(Call call);
+  void CountMessageTokens(Call call);
+  void Responses(Call call);
+  void AnswerOllama(Call call, OllamaRoute route);
+  void OllamaChat(Call call);
+  void OllamaGenerate(Call call);
+  void OllamaTags(Call call);
+  void OllamaShow(Call call);
   // restore.cc
   void RestoreStreams(const std::shared_ptr<ModelContext>& model_context,
                       cluster::RecoveredRequests& requests);
   // routes_text.cc
   void Tokenize(Call call);
   void Detokenize(Call call);
+  void ApplyTemplate(Call call);
   // routes_info.cc
   void Models(Call call);
   void OneModel(Call call);
   void Health(Call call);
   void ReadyRoute(Call call);
   void Version(Call call);
+  void Load(Call call);
   void Metrics(Call call);
   void DebugRequests(Call call);
   void DebugRequest(Call call);

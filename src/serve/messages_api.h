@@ -1,0 +1,48 @@
+// Anthropic's Messages API over the chat route: requests to chat requests, answers back. Pure,
+// apart from MessagesReply (translated_reply.h); any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "serve/request.h"
+#include "serve/translated_reply.h"
+
+namespace millrace::serve {
+
+// A body of POST /v1/messages as one of POST /v1/chat/completions. `count_only`: of
+// /v1/messages/count_tokens, which needs no max_tokens.
+Parsed<std::string> ChatOfMessages(std::string_view body, bool count_only);
+
+// {"type": "error", "error": {"type", "message"}}.
+Json MessagesError(const Json& error, int status);
+
+class MessagesReply : public TranslatedReply {
+ public:
+  using TranslatedReply::TranslatedReply;
+
+ protected:
+  Json Error(const Json& error, int status) override { return MessagesError(error, status); }
+  Json Whole(const Json& answer) override;
+  std::string Chunk(const Json& chunk) override;
+  std::string Done() override;
+  std::string StreamError(const Json& error) override;
+
+ private:
+  enum class Block { kNone, kText, kThinking, kToolUse };
+  std::string Begin(const Json& chunk);
+  std::string Open(Block block, Json content);
+  std::string Close();
+  std::string AddText(Block block, const std::string& text);
+  std::string AddCall(const Json& call);
+
+  bool begun_ = false;
+  Block block_ = Block::kNone;  // that is open
+  int index_ = -1;              // of the open block, or the last one; -1 before the first
+  int call_ = -1;               // of the chat's calls, the one that is open
+  Json finish_reason_, stop_reason_, usage_;
+};
+
+}  // namespace millrace::serve

@@ -1,0 +1,49 @@
+// ollama's /api/chat and /api/generate over the chat route: requests to chat requests, answers back
+// as JSON lines. Pure, apart from OllamaReply (translated_reply.h); any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "serve/request.h"
+#include "serve/translated_reply.h"
+
+namespace millrace::serve {
+
+enum class OllamaRoute { kChat, kGenerate };
+
+struct OllamaRequest {
+  std::string chat;     // a body of POST /v1/chat/completions
+  std::string ignored;  // names of fields without effect, comma-separated
+};
+Parsed<OllamaRequest> ChatOfOllama(std::string_view body, OllamaRoute route);
+
+// The name of a served model without ollama's usual tag.
+std::string WithoutLatest(std::string name);
+
+class OllamaReply : public TranslatedReply {
+ public:
+  OllamaReply(std::shared_ptr<net::HttpReply> inner, std::string ignored, OllamaRoute route)
+      : TranslatedReply(std::move(inner), std::move(ignored)), route_(route) {}
+
+ protected:
+  Json Error(const Json& error, int status) override;
+  Json Whole(const Json& answer) override;
+  std::string Chunk(const Json& chunk) override;
+  std::string Done() override;
+  std::string StreamError(const Json& error) override;
+  const char* StreamType() const override { return "application/x-ndjson"; }
+
+ private:
+  Json Line(const Json& answer, const std::string& content, const std::string& thinking,
+            const Json& calls) const;
+  Json Last(Json line) const;
+
+  const OllamaRoute route_;
+  Json head_;   // of the last chunk: model, created
+  Json calls_;  // of the stream so far, by index
+  Json finish_reason_, usage_;
+};
+
+}  // namespace millrace::serve

@@ -1,0 +1,327 @@
+// Anthropic's Messages API and OpenAI's Responses API: the same answers as those of the chat route.
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "net/sse.h"
+#include "serve/messages_api.h"
+#include "serve/responses_api.h"
+#include "serve/testing/fixtures.h"
+
+namespace millrace::serve {
+namespace {
+
+constexpr char kAnswer[] =
+    "<think>hm</think>Sure.<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"a\"}}</tool_call>";
+
+TestServerOptions Answering(const std::string& script) {
+  TestServerOptions options;
+  options.script = script + "<|eos|>";
+  options.max_model_len = 1024;
+  options.tool_format = "hermes";
+  options.reasoning_format = "think";
+  return options;
+}
+
+struct Event {
+  std::string type;
+  Json data;
+};
+
+std::vector<Event> EventsOf(TestServer& server, const std::string& path, Json body) {
+  body["stream"] = true;
+  auto reply = server.Post(path, body);
+  EXPECT_TRUE(reply->WaitDone());
+  EXPECT_EQ(reply->status(), 200) << reply->body();
+  std::vector<Event> events;
+  net::SseParser parser([&](std::string_view type, std::string_view data) {
+    events.push_back({std::string(type), Json::parse(data)});
+  });
+  EXPECT_TRUE(parser.Feed(reply->body()).ok());
+  for (const Event& event : events) EXPECT_EQ(event.data["type"], event.type);
+  return events;
+}
+
+Json ChatOf(const Parsed<std::string>& parsed) {
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return {{"error", error->message}};
+  return Json::parse(std::get<std::string>(parsed));
+}
+
+// ---- Messages
+
+Json MessagesBody() {
+  return {{"max_tokens", 200},
+          {"messages", {{{"role", "user"}, {"content", "x"}}}},
+          {"tools", {{{"name", "f"}, {"input_schema", {{"type", "object"}}}}}}};
+}
+
+TEST(Messages, AreChatRequests) {
+  const Json chat = ChatOf(ChatOfMessages(R"({
+      "model": "m", "max_tokens": 5, "system": [{"type": "text", "text": "be brief"}],
+      "stop_sequences": ["x"], "temperature": 0.5, "top_k": 3,
+      "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
+      "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
+      "thinking": {"type": "enabled", "budget_tokens": 7},
+      "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "t"},
+          {"type": "tool_use", "id": "c1", "name": "f", "input": {"z": 1, "a": 2}}]},
+        {"role": "user", "content": [
+          {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "r"}]},
+          {"type": "text", "text": "and?"}]}]})",
+                                          false));
+  EXPECT_EQ(chat, Json::parse(R"({
+      "model": "m", "max_tokens": 5, "stop": ["x"], "temperature": 0.5, "top_k": 3,
+      "tools": [{"type": "function", "function":
+        {"name": "f", "description": "d", "parameters": {"type": "object"}}}],
+      "tool_choice": "required", "parallel_tool_calls": false,
+      "chat_template_kwargs": {"enable_thinking": true}, "thinking_token_budget": 7,
+      "messages": [{"role": "system", "content": "be brief"},
+        {"role": "user", "content": "a\nb"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "type": "function",
+          "function": {"name": "f", "arguments": "{\"z\":1,\"a\":2}"}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "r"},
+        {"role": "user", "content": "and?"}]})"));
+}
+
+TEST(Messages, AWholeAnswer) {
+  TestServer server(Answering(kAnswer));
+  const Json answer = server.Call("/v1/messages", MessagesBody());
+  EXPECT_TRUE(answer["id"].get<std::string>().starts_with("msg_"));
+  EXPECT_EQ(answer["type"], "message");
+  EXPECT_EQ(answer["stop_reason"], "tool_use");
+  ASSERT_EQ(answer["content"].size(), 3u);
+  EXPECT_EQ(answer["content"][0]["thinking"], "hm");
+  EXPECT_EQ(answer["content"][1], Json({{"type", "text"}, {"text", "Sure."}}));
+  EXPECT_EQ(answer["content"][2]["name"], "f");
+  EXPECT_EQ(answer["content"][2]["input"], Json({{"s", "a"}}));
+  EXPECT_GT(answer["usage"]["output_tokens"], 0);
+}
+
+TEST(Messages, AStreamOfBlocks) {
+  TestServer server(Answering(kAnswer));
+  std::string order, text, thinking, input;
+  for (const Event& event : EventsOf(server, "/v1/messages", MessagesBody())) {
+    if (event.type == "content_block_start") {
+      order += event.data["content_block"]["type"].get<std::string>() + " ";
+    }
+    if (event.type != "content_block_delta") {
+      order += event.type.starts_with("message") ? event.type + " " : "";
+      continue;
+    }
+    const Json& delta = event.data["delta"];
+    text += delta.value("text", "");
+    thinking += delta.value("thinking", "");
+    input += delta.value("partial_json", "");
+  }
+  EXPECT_EQ(order, "message_start thinking text tool_use message_delta message_stop ");
+  EXPECT_EQ(text, "Sure.");
+  EXPECT_EQ(thinking, "hm");
+  EXPECT_EQ(input, "{\"s\": \"a\"}");
+}
+
+TEST(Messages, StopReasons) {
+  TestServer server(Answering("hello world"));
+  Json body = MessagesBody();
+  body["max_tokens"] = 3;
+  EXPECT_EQ(server.Call("/v1/messages", body)["stop_reason"], "max_tokens");
+  body["max_tokens"] = 50;
+  EXPECT_EQ(server.Call("/v1/messages", body)["stop_reason"], "end_turn");
+  body["stop_sequences"] = {"wor"};
+  const Json stopped = server.Call("/v1/messages", body);
+  EXPECT_EQ(stopped["stop_reason"], "stop_sequence");
+  EXPECT_EQ(stopped["stop_sequence"], "wor");
+}
+
+TEST(Messages, ErrorsHaveTheirForm) {
+  TestServer server(Answering("x"));
+  Json body = MessagesBody();
+  body.erase("max_tokens");
+  Json error = server.Call("/v1/messages", body, 400);
+  EXPECT_EQ(error["type"], "error");
+  EXPECT_EQ(error["error"]["type"], "invalid_request_error");
+  EXPECT_NE(error["error"]["message"].get<std::string>().find("max_tokens"), std::string::npos);
+  body = MessagesBody();
+  body["model"] = "other";
+  EXPECT_EQ(server.Call("/v1/messages", body, 404)["error"]["type"], "not_found_error");
+  body = MessagesBody();
+  body["messages"][0]["content"] = {{{"type", "image"}, {"source", Json::object()}}};
+  EXPECT_EQ(server.Call("/v1/messages", body, 400)["error"]["type"], "invalid_request_error");
+}
+
+TEST(Messages, TokensAreCounted) {
+  TestServer server(Answering("x"));
+  const Json body = {{"messages", {{{"role", "user"}, {"content", "x"}}}}};
+  const auto count = server.Call("/v1/messages/count_tokens", body)["input_tokens"].get<int>();
+  EXPECT_EQ(count, server.Call("/tokenize", body)["count"]);
+  EXPECT_EQ(server.Call("/v1/messages/count_tokens", Json::object(), 400)["type"], "error");
+}
+
+// ---- Responses
+
+Json ResponsesBody() {
+  return {{"input", "x"},
+          {"max_output_tokens", 200},
+          {"tools", {{{"type", "function"}, {"name", "f"}, {"parameters", {{"type", "object"}}}}}}};
+}
+
+TEST(Responses, AreChatRequests) {
+  const auto parsed = ChatOfResponses(R"({
+      "model": "m", "instructions": "be brief", "max_output_tokens": 5, "store": true,
+      "text": {"format": {"type": "json_schema", "name": "n", "schema": {"b": 1, "a": 2}}},
+      "reasoning": {"effort": "low"},
+      "tool_choice": {"type": "function", "name": "f"},
+      "tools": [{"type": "function", "name": "f", "strict": true, "parameters": {}}],
+      "input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+        {"type": "reasoning", "summary": []},
+        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "r"}]})");
+  ASSERT_TRUE(std::holds_alternative<ResponsesRequest>(parsed));
+  const auto& request = std::get<ResponsesRequest>(parsed);
+  EXPECT_EQ(request.ignored, "store");
+  EXPECT_EQ(Json::parse(request.chat), Json::parse(R"({
+      "model": "m", "max_tokens": 5, "reasoning_effort": "low",
+      "response_format": {"type": "json_schema",
+        "json_schema": {"name": "n", "schema": {"b": 1, "a": 2}}},
+      "tool_choice": {"type": "function", "function": {"name": "f"}},
+      "tools": [{"type": "function",
+        "function": {"name": "f", "strict": true, "parameters": {}}}],
+      "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "type": "function",
+          "function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "r"}]})"));
+}
+
+TEST(Responses, AWholeAnswer) {
+  TestServer server(Answering(kAnswer));
+  const Json answer = server.Call("/v1/responses", ResponsesBody());
+  EXPECT_TRUE(answer["id"].get<std::string>().starts_with("resp_"));
+  EXPECT_EQ(answer["object"], "response");
+  EXPECT_EQ(answer["status"], "completed");
+  ASSERT_EQ(answer["output"].size(), 3u);
+  EXPECT_EQ(answer["output"][0]["type"], "reasoning");
+  EXPECT_EQ(answer["output"][1]["content"][0]["text"], "Sure.");
+  EXPECT_EQ(answer["output"][2]["name"], "f");
+  EXPECT_EQ(answer["output"][2]["arguments"], "{\"s\": \"a\"}");
+  EXPECT_GT(answer["usage"]["output_tokens_details"]["reasoning_tokens"], 0);
+}
+
+TEST(Responses, AStreamAddsUpToItsLastEvent) {
+  TestServer server(Answering(kAnswer));
+  const auto events = EventsOf(server, "/v1/responses", ResponsesBody());
+  ASSERT_GT(events.size(), 6u);
+  EXPECT_EQ(events.front().type, "response.created");
+  EXPECT_EQ(events.back().type, "response.completed");
+  std::string text, arguments;
+  std::vector<Json> items;
+  for (size_t i = 0; i < events.size(); ++i) {
+    EXPECT_EQ(events[i].data["sequence_number"], i);
+    if (events[i].type == "response.output_text.delta") text += events[i].data["delta"];
+    if (events[i].type == "response.function_call_arguments.delta") {
+      arguments += events[i].data["delta"];
+    }
+    if (events[i].type == "response.output_item.done") items.push_back(events[i].data["item"]);
+  }
+  const Json& response = events.back().data["response"];
+  EXPECT_EQ(text, response["output"][1]["content"][0]["text"]);
+  EXPECT_EQ(arguments, response["output"][2]["arguments"]);
+  EXPECT_EQ(Json(items), response["output"]);
+}
+
+TEST(Responses, LengthIsIncomplete) {
+  TestServer server(Answering("hello world"));
+  Json body = ResponsesBody();
+  body["max_output_tokens"] = 3;
+  const Json answer = server.Call("/v1/responses", body);
+  EXPECT_EQ(answer["status"], "incomplete");
+  EXPECT_EQ(answer["incomplete_details"]["reason"], "max_output_tokens");
+  EXPECT_EQ(EventsOf(server, "/v1/responses", body).back().type, "response.incomplete");
+}
+
+TEST(Responses, WhatNeedsAStoreIsRefused) {
+  TestServer server(Answering("x"));
+  for (const char* field : {"previous_response_id", "conversation", "background"}) {
+    Json body = ResponsesBody();
+    body[field] = std::string(field) == "background" ? Json(true) : Json("resp_1");
+    const Json error = server.Call("/v1/responses", body, 400)["error"];
+    EXPECT_EQ(error["param"], field);
+  }
+  Json body = ResponsesBody();
+  body["tools"][0]["type"] = "web_search";
+  EXPECT_EQ(server.Call("/v1/responses", body, 400)["error"]["param"], "tools");
+}
+
+// ---- ollama
+
+Json OllamaBody() {
+  return {{"model", "tiny:latest"},
+          {"messages", {{{"role", "user"}, {"content", "x"}}}},
+          {"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}},
+          {"options", {{"num_predict", 200}, {"num_ctx", 4096}}}};
+}
+
+TEST(Ollama, AWholeAnswer) {
+  TestServer server(Answering(kAnswer));
+  Json body = OllamaBody();
+  body["stream"] = false;
+  auto reply = server.Post("/api/chat", body);
+  ASSERT_TRUE(reply->WaitDone());
+  EXPECT_EQ(reply->Header("x-millrace-ignored"), "options.num_ctx");
+  const Json answer = Json::parse(reply->body());
+  EXPECT_EQ(answer["message"]["content"], "Sure.");
+  EXPECT_EQ(answer["message"]["thinking"], "hm");
+  EXPECT_EQ(answer["message"]["tool_calls"][0]["function"]["arguments"], Json({{"s", "a"}}));
+  EXPECT_EQ(answer["done"], true);
+  EXPECT_EQ(answer["done_reason"], "stop");
+  EXPECT_GT(answer["eval_count"], 0);
+}
+
+TEST(Ollama, AStreamIsLinesOfJson) {
+  TestServer server(Answering(kAnswer));
+  auto reply = server.Post("/api/chat", OllamaBody());
+  ASSERT_TRUE(reply->WaitDone());
+  EXPECT_EQ(reply->Header("content-type"), "application/x-ndjson");
+  std::string content, thinking;
+  std::vector<Json> lines;
+  std::istringstream in(reply->body());
+  for (std::string line; std::getline(in, line);) {
+    lines.push_back(Json::parse(line));
+    content += lines.back()["message"].value("content", "");
+    thinking += lines.back()["message"].value("thinking", "");
+    EXPECT_EQ(lines.back()["done"], in.peek() == EOF);
+  }
+  EXPECT_EQ(content, "Sure.");
+  EXPECT_EQ(thinking, "hm");
+  ASSERT_GE(lines.size(), 3u);
+  EXPECT_EQ(lines[lines.size() - 2]["message"]["tool_calls"][0]["function"]["name"], "f");
+}
+
+TEST(Ollama, GenerateTagsAndShow) {
+  TestServer server(Answering("hello"));
+  const Json body = {{"model", "tiny"}, {"prompt", "x"}, {"stream", false}};
+  EXPECT_EQ(server.Call("/api/generate", body)["response"], "hello");
+  EXPECT_EQ(server.Get("/api/tags")["models"][0]["name"], "tiny");
+  const Json shown = server.Call("/api/show", {{"model", "tiny:latest"}});
+  EXPECT_EQ(shown["capabilities"], Json({"completion", "tools", "thinking"}));
+  EXPECT_TRUE(server.Call("/api/show", {{"model", "other"}}, 404)["error"].is_string());
+  EXPECT_TRUE(server.Call("/api/chat", Json::object(), 400)["error"].is_string());
+  const Json raw = {{"prompt", "x"}, {"raw", true}};
+  EXPECT_NE(server.Call("/api/generate", raw, 400)["error"].get<std::string>().find("raw"),
+            std::string::npos);
+}
+
+// ---- small routes
+
+TEST(SmallRoutes, TemplateLoadAndPing) {
+  TestServer server;
+  const Json body = {{"messages", {{{"role", "user"}, {"content", "<|end|>x"}}}}};
+  EXPECT_EQ(server.Call("/apply-template", body)["prompt"], "user:<|end|>x<|end|>assistant:");
+  EXPECT_EQ(server.Call("/apply-template", {{"prompt", "x"}}, 400)["error"]["param"], "messages");
+  EXPECT_EQ(server.Get("/load")["server_load"], 0);
+  EXPECT_EQ(server.Get("/ping")["status"], "ok");
+}
+
+}  // namespace
+}  // namespace millrace::serve
