@@ -98,7 +98,7 @@ impl Vocabulary {
             step_max_items: limits.step_items_max,
             max_lexer_states: limits.lexer_states_max,
             max_grammar_size: limits.symbols_max,
-            precompute_large_lexemes: true,
+            precompute_large_lexemes: false,
             verbose_errors: false,
         };
         factory.quiet();

@@ -142,7 +142,8 @@ void Service::Impl::BeginConstrained(std::shared_ptr<ModelContext> model_context
   if (const auto known = (*grammars)->Known(grammar)) return begin(*known);
   registry_.Enter();
   const bool taken = compiling_.TryPost([this, begin, grammar, grammars = *grammars]() mutable {
-    begin(grammars->Check(grammar));
+    const Status tried = options_.try_grammar ? options_.try_grammar(grammar) : OkStatus();
+    begin(tried.ok() ? grammars->Check(grammar) : tried);
     registry_.Leave();
   });
   if (taken) return;

@@ -94,12 +94,16 @@ bool Service::Drain(Duration limit) { return impl_->Drain(limit); }
 Service::Impl::Impl(ServiceOptions options, const Clock& clock)
     : options_(std::move(options)),
       clock_(clock),
+      other_apis_({.chat = [this](Call call) { ChatCompletions(std::move(call)); },
+                   .loaded = [this](const Call& call) { return LoadedOrReply(call); },
+                   .served_name = [this](const std::string& asked) { return ServedName(asked); },
+                   .names = options_.served_names}),
       keeper_(options_.resumable.enabled ? std::make_unique<StreamKeeper>(options_.resumable, clock)
                                          : nullptr),
       http_metrics_(std::make_shared<HttpMetrics>()),
       next_id_(1),
       workers_(options_.worker_threads, 0),
-      compiling_(1, kGrammarsWaitingMax),
+      compiling_(2, kGrammarsWaitingMax),
       large_(1, kLargeBodiesWaitingMax) {
   MR_CHECK(!options_.served_names.empty()) << "served_names must not be empty";
   AddRoutes();
@@ -113,13 +117,7 @@ void Service::Impl::AddRoutes() {
   };
   add("POST", "/v1/completions", Access::kKeyed, &Impl::Completions);
   add("POST", "/v1/chat/completions", Access::kKeyed, &Impl::ChatCompletions);
-  add("POST", "/v1/messages", Access::kKeyed, &Impl::Messages);
-  add("POST", "/v1/messages/count_tokens", Access::kKeyed, &Impl::CountMessageTokens);
-  add("POST", "/v1/responses", Access::kKeyed, &Impl::Responses);
-  add("POST", "/api/chat", Access::kKeyed, &Impl::OllamaChat);
-  add("POST", "/api/generate", Access::kKeyed, &Impl::OllamaGenerate);
-  add("GET", "/api/tags", Access::kKeyed, &Impl::OllamaTags);
-  add("POST", "/api/show", Access::kKeyed, &Impl::OllamaShow);
+  other_apis_.AddTo(routes_);
   add("GET", "/api/version", Access::kOpen, &Impl::Version);
   if (keeper_) {
     add("GET", "/v1/streams/", Access::kKeyed, &Impl::ResumeStream, PathKind::kPrefix);

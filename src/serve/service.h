@@ -7,6 +7,7 @@
 // All methods: any thread.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -44,6 +45,9 @@ struct ServiceOptions {
   int worker_threads = 1;                 // detokenizing and JSON of all streams
   ResumableStreams resumable;             // clients may reconnect for the rest of a stream
   LatencyLimits limits;                   // requests are judged by them
+  // Compiles a grammar where it can do no harm, before it is compiled here; on a thread of its own.
+  // Empty: it is not tried.
+  std::function<Status(const std::string& grammar)> try_grammar;
   // Requests are refused if their TTFT is predicted to exceed limits.ttft_s by this factor. Unset:
   // none is.
   std::optional<double> refuse_beyond;

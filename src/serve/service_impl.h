@@ -10,6 +10,7 @@
 #include "net/http.h"
 #include "serve/cluster_admin.h"
 #include "serve/model_context.h"
+#include "serve/other_apis.h"
 #include "serve/router.h"
 #include "serve/service.h"
 #include "serve/stream_keeper.h"
@@ -18,13 +19,12 @@
 namespace millrace::serve {
 
 struct GenerationSpec;
-enum class OllamaRoute;
 
 // Bodies up to this size are parsed and tokenized on the I/O thread, in about a millisecond. A
 // separate thread handles larger ones.
 inline constexpr size_t kInlineBodyBytesMax = 16 << 10;
 inline constexpr size_t kLargeBodiesWaitingMax = 64;
-// A grammar that is not compiled yet is compiled on a thread of its own, in 100 ms at most or so.
+// A grammar that is not compiled yet is tried and compiled on threads of their own.
 inline constexpr size_t kGrammarsWaitingMax = 64;
 
 class Service::Impl {
@@ -67,15 +67,6 @@ class Service::Impl {
                         const std::string& id);
   void BeginCompiled(std::shared_ptr<ModelContext> model_context, Call call, GenerationSpec spec,
                      const std::string& id);
-  // routes_translated.cc
-  void Messages(Call call);
-  void CountMessageTokens(Call call);
-  void Responses(Call call);
-  void AnswerOllama(Call call, OllamaRoute route);
-  void OllamaChat(Call call);
-  void OllamaGenerate(Call call);
-  void OllamaTags(Call call);
-  void OllamaShow(Call call);
   // restore.cc
   void RestoreStreams(const std::shared_ptr<ModelContext>& model_context,
                       cluster::RecoveredRequests& requests);
@@ -108,6 +99,7 @@ class Service::Impl {
   const ServiceOptions options_;
   const Clock& clock_;
   RouteTable routes_;
+  OtherApis other_apis_;
   const std::unique_ptr<StreamKeeper> keeper_;       // null: streams end with their connection
   const std::shared_ptr<HttpMetrics> http_metrics_;  // shared with replies that outlive a call
   RequestRegistry registry_;

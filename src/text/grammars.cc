@@ -24,10 +24,6 @@ constexpr MrtGrammarLimits kLimits = {.compile_fuel = 1'000'000,
                                       .symbols_max = 500'000};
 constexpr size_t kBitsPerWord = 32;
 
-struct MatcherDeleter {
-  void operator()(MrtMatcher* matcher) const { mrt_matcher_free(matcher); }
-};
-
 uint32_t TokensIn(const std::string& table) {
   // The number after the eight bytes of "mrtable1".
   uint32_t tokens = 0;
@@ -144,6 +140,10 @@ class Grammars::Matcher : public TokenMatcher {
   }
 
  private:
+  struct Deleter {
+    void operator()(MrtMatcher* matcher) const { mrt_matcher_free(matcher); }
+  };
+
   static Status OfStep(MrtCode code, const RustBytes& error) {
     if (code != MRT_LIMIT) return StatusOf(code, error);
     return ResourceExhausted(
@@ -151,10 +151,28 @@ class Grammars::Matcher : public TokenMatcher {
   }
 
   const std::shared_ptr<Compiled> grammar_;
-  std::unique_ptr<MrtMatcher, MatcherDeleter> matcher_;
+  std::unique_ptr<MrtMatcher, Deleter> matcher_;
   size_t consumed_ = 0;  // tokens
   std::vector<uint32_t> mask_;
 };
+
+TokenTable ByteTable() {
+  constexpr uint32_t kBytes = 256;
+  std::string bytes = "mrtable1";
+  const auto put = [&bytes](uint32_t number) {
+    for (int shift = 0; shift < 32; shift += 8) bytes.push_back(static_cast<char>(number >> shift));
+  };
+  put(kBytes + 1);
+  put(1);
+  put(kBytes);
+  for (uint32_t byte = 0; byte < kBytes; ++byte) {
+    put(2);
+    bytes.push_back(static_cast<char>(byte));
+  }
+  put(2 * 3 + 1);
+  bytes += "end";
+  return {"bytes", std::make_shared<const std::string>(std::move(bytes))};
+}
 
 std::shared_ptr<Grammars> Grammars::Of(const TokenTable& table) {
   static Mutex mutex;

@@ -56,4 +56,8 @@ class Grammars : public GrammarSource {
   std::thread thread_;
 };
 
+// A vocabulary of the 256 bytes. What a grammar takes to compile hardly depends on the
+// vocabulary.
+TokenTable ByteTable();
+
 }  // namespace millrace::text

@@ -39,7 +39,8 @@ const ToolFormat* ToolFormatOf(std::string_view chat_template);
 // A list of objects, as the whole answer: any model writes it if its output is constrained.
 const ToolFormat& PlainJsonFormat();
 
-inline constexpr std::string_view kPythonTag = "<|python_tag|>";  // may precede calls of llama3_json
+// May precede calls of llama3_json.
+inline constexpr std::string_view kPythonTag = "<|python_tag|>";
 
 struct ReasoningFormat {
   std::string_view name;  // as for --reasoning-parser

@@ -5,6 +5,7 @@
 #include "apps/cli/completion.h"
 #include "apps/cli/man.h"
 #include "apps/cli/parse.h"
+#include "apps/common/grammar_trial.h"
 #include "apps/common/version.h"
 
 namespace millrace::apps {
@@ -68,6 +69,16 @@ std::unique_ptr<Command> MakeManCommand(const Command& root) {
   return command;
 }
 
+// What a server runs before it compiles a grammar itself; not for users.
+std::unique_ptr<Command> MakeGrammarTrialCommand() {
+  auto command = std::make_unique<Command>();
+  command->name = "grammar-trial";
+  command->summary = "Compile a grammar from stdin within limits";
+  command->hidden = true;
+  command->run = RunGrammarTrial;
+  return command;
+}
+
 std::unique_ptr<Command> MakeRootCommand() {
   auto root = std::make_unique<Command>();
   root->name = "millrace";
@@ -98,6 +109,7 @@ std::unique_ptr<Command> MakeRootCommand() {
   root->children.push_back(MakeDrainCommand());
   root->children.push_back(MakeMigrateCommand());
   root->children.push_back(MakeTokenCommand());
+  root->children.push_back(MakeGrammarTrialCommand());
   root->children.push_back(MakeCertsCommand());
   root->children.push_back(MakeVersionCommand());
   root->children.push_back(MakeCompletionCommand(*root));

@@ -10,6 +10,7 @@
 #include "apps/cluster/local_model.h"
 #include "apps/commands/admin_endpoints.h"
 #include "apps/commands/in_process.h"
+#include "apps/common/grammar_trial.h"
 #include "apps/common/signals.h"
 #include "apps/common/slo_option.h"
 #include "apps/common/version.h"
@@ -42,6 +43,7 @@ Result<serve::ServiceOptions> ServiceOptionsFor(const ServeFlags& flags) {
   options.resumable.grace = Duration::Seconds(flags.resume_grace_s);
   options.limits = flags.engine.slo;
   options.refuse_beyond = flags.refuse_beyond;
+  options.try_grammar = TryGrammar;
   return options;
 }
 

@@ -75,7 +75,6 @@ struct ControllerOptions : MembershipOptions, DeploymentOptions, PlacementOption
   // A request that has waited this long for KV is no longer overtaken by requests that would fit.
   Duration overtake_limit = Duration::Seconds(2);
   std::optional<LinkProbeOptions> link_probes;  // unset: links are not probed
-  std::optional<TokenTable> token_table;        // unset: output cannot be constrained
   std::optional<Plan> plan;                     // instead of an automatic layout
   std::vector<std::string> node_names;
 
@@ -189,7 +188,6 @@ class ControllerCore {
   void Requeue(RequestId id, sched::NewRequest request, Time now);
   void EndWaiting(RequestId id, FinishReason reason, const Status& error, std::optional<int> index);
   void ExpireWaiting(Time now);
-  Status CanConstrain() const;
   void EndAfterDeaths(RequestId id, const Status& reason);
   void CountSuspectedDeaths(WorkerId lost, const Status& reason);
   std::string WhyItWaits(const Request& request) const;

@@ -35,24 +35,10 @@ constexpr int kOvertakersMax = 64;
 
 }  // namespace
 
-// Whether each worker can sample constrained output. A request may get to any of them.
-Status ControllerCore::CanConstrain() const {
-  if (!options_.token_table) {
-    return FailedPrecondition("output cannot be constrained: the controller has no tokenizer");
-  }
-  for (const auto& [id, worker] : members_.all()) {
-    if (worker.join.identity.protocol.newest >= kProtocolGrammars) continue;
-    return FailedPrecondition(fmt::format(
-        "output cannot be constrained while worker {} is of an older version: upgrade it",
-        Printable(worker.join.name)));
-  }
-  return OkStatus();
-}
-
 Status ControllerCore::Submit(sched::NewRequest request, Time now, std::string_view computed_by) {
   const RequestId id = request.id;
   const bool first = requests_.waiting() == 0;
-  if (!request.params->grammar.empty()) MR_RETURN_IF_ERROR(CanConstrain());
+  if (!request.params->grammar.empty()) MR_RETURN_IF_ERROR(members_.CanConstrain());
   std::optional<BitClass> bits;
   if (!computed_by.empty()) {
     bits = members_.ClassWith(computed_by);

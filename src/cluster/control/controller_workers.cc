@@ -26,12 +26,8 @@ void ControllerCore::Admit(ConnectionId connection, Join join, Time now) {
   };
   if (const Status ok = members_.CheckJoin(join); !ok.ok()) return refuse(ok, false);
   if (const Status ok = members_.CheckName(join, now); !ok.ok()) return refuse(ok, true);
-  if (join.identity.protocol.newest < kProtocolGrammars && requests_.AnyConstrained()) {
-    return refuse(
-        Unavailable("requests with constrained output run, which a worker of this version "
-                    "cannot sample"),
-        true);
-  }
+  const Status constrained = Membership::CheckConstrained(join, requests_.AnyConstrained());
+  if (!constrained.ok()) return refuse(constrained, true);
   if (const Worker* older = members_.Find(join.name)) {
     LoseWorker(older->id,
                Unavailable(fmt::format("another process joined as {}", Printable(join.name))), true,
@@ -44,10 +40,7 @@ void ControllerCore::Admit(ConnectionId connection, Join join, Time now) {
          Printable(worker.address.data), Printable(worker.join.device));
   outbox_.Send(id,
                Welcome{id, options_.term, options_.heartbeat_every, options_.identity.protocol});
-  if (options_.token_table && worker.join.token_table != options_.token_table->digest &&
-      worker.join.identity.protocol.newest >= kProtocolGrammars) {
-    outbox_.Send(id, *options_.token_table);
-  }
+  if (const TokenTable* tokens = members_.TokensFor(worker)) outbox_.Send(id, *tokens);
   machines_.WorkerJoined(worker);
   deployment_.WorkerJoined();
 }

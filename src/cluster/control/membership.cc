@@ -92,6 +92,32 @@ Status Membership::CheckName(const Join& join, Time now) const {
       Printable(join.name), (now - worker.last_beat).seconds()));
 }
 
+Status Membership::CheckConstrained(const Join& join, bool constrained) {
+  if (!constrained || join.identity.protocol.newest >= kProtocolGrammars) return OkStatus();
+  return Unavailable(
+      "requests with constrained output run, which a worker of this version cannot sample");
+}
+
+Status Membership::CanConstrain() const {
+  if (!options_.token_table) {
+    return FailedPrecondition("output cannot be constrained: the controller has no tokenizer");
+  }
+  for (const auto& [id, worker] : workers_) {
+    if (worker.join.identity.protocol.newest >= kProtocolGrammars) continue;
+    return FailedPrecondition(fmt::format(
+        "output cannot be constrained while worker {} is of an older version: upgrade it",
+        Printable(worker.join.name)));
+  }
+  return OkStatus();
+}
+
+const TokenTable* Membership::TokensFor(const Worker& worker) const {
+  const bool needed = options_.token_table &&
+                      worker.join.token_table != options_.token_table->digest &&
+                      worker.join.identity.protocol.newest >= kProtocolGrammars;
+  return needed ? &*options_.token_table : nullptr;
+}
+
 const Membership::Worker& Membership::Add(WorkerId id, ConnectionId connection, Join join,
                                           Time now) {
   MR_CHECK(connections_.emplace(connection, id).second) << "a session has one worker";

@@ -37,6 +37,7 @@ struct MembershipOptions {
   Duration stuck_limit = Duration::Seconds(3);
   double stuck_factor = 8;
   Duration first_batch_limit = Duration::Seconds(60);
+  std::optional<TokenTable> token_table;  // unset: output cannot be constrained
 };
 
 class Membership {
@@ -73,6 +74,13 @@ class Membership {
   // kUnavailable: another process has the name and is alive. Otherwise a worker that still has the
   // name must be removed before this one is added.
   Status CheckName(const Join& join, Time now) const;
+  // kUnavailable: requests with constrained output run, and this worker cannot sample for them.
+  static Status CheckConstrained(const Join& join, bool constrained);
+  // kFailedPrecondition: output cannot be constrained here, or not by every worker. A request may
+  // get to any of them.
+  Status CanConstrain() const;
+  // What the worker needs for it; null: it has that, or is too old.
+  const TokenTable* TokensFor(const Worker& worker) const;
   // REQUIRES: both checks passed; the id and the connection are new; nobody has the name.
   const Worker& Add(WorkerId id, ConnectionId connection, Join join, Time now);
   // REQUIRES: the worker is a member.

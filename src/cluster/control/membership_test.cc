@@ -54,6 +54,31 @@ TEST(Membership, RefusesAnotherVersionModelOrKvLayout) {
   EXPECT_EQ(members.CheckJoin(JoinAs("coordinator")).code(), StatusCode::kInvalidArgument);
 }
 
+// A worker of an older version would ignore what the output must match.
+TEST(Membership, ConstrainedOutputNeedsATableAndWorkersThatKnowIt) {
+  EXPECT_EQ(Membership(OptionsOfModel()).CanConstrain().code(), StatusCode::kFailedPrecondition);
+  MembershipOptions options = OptionsOfModel();
+  options.token_table = TokenTable{"digest", std::make_shared<const std::string>("bytes")};
+  Membership members(options);
+  EXPECT_TRUE(members.CanConstrain().ok());
+  Join join = JoinAs("new");
+  EXPECT_TRUE(Membership::CheckConstrained(join, true).ok());
+  EXPECT_EQ(members.TokensFor(members.Add(kFirst, kOne, join, At(0)))->digest, "digest");
+  EXPECT_TRUE(members.CanConstrain().ok());
+  members.Remove(kFirst);
+  join.token_table = "digest";
+  EXPECT_EQ(members.TokensFor(members.Add(kFirst, kOne, join, At(0))), nullptr);
+
+  Join old = JoinAs("old", 2);
+  old.identity.protocol = {5, 5};
+  EXPECT_TRUE(Membership::CheckConstrained(old, false).ok());
+  EXPECT_EQ(Membership::CheckConstrained(old, true).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(members.TokensFor(members.Add(kSecond, kTwo, old, At(0))), nullptr);
+  EXPECT_NE(members.CanConstrain().message().find("old"), std::string::npos);
+  members.Remove(kSecond);
+  EXPECT_TRUE(members.CanConstrain().ok());
+}
+
 TEST(Membership, TheFingerprintIsOfAllThatDecidesTheBits) {
   const auto fingerprint = [](const Join& join, const char* model = "model") {
     Membership members({.identity = {.model_fingerprint = model}});

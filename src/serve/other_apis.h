@@ -1,0 +1,45 @@
+// OtherApis: the routes of other APIs, answered by the chat route: POST /v1/messages,
+// /v1/messages/count_tokens, /v1/responses, and ollama's under /api. Owned by the service; any
+// thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "serve/model_context.h"
+#include "serve/ollama_api.h"
+#include "serve/router.h"
+
+namespace millrace::serve {
+
+// What the service does for them.
+struct ChatRoutes {
+  std::function<void(Call)> chat;  // POST /v1/chat/completions
+  // The loaded model, or null after a 503 has been sent.
+  std::function<std::shared_ptr<ModelContext>(const Call&)> loaded;
+  // As of Service::Impl::ServedName.
+  std::function<std::optional<std::string>(const std::string&)> served_name;
+  std::vector<std::string> names;  // that are served
+};
+
+class OtherApis {
+ public:
+  explicit OtherApis(ChatRoutes routes) : routes_(std::move(routes)) {}
+  // The table's handlers refer to this.
+  void AddTo(RouteTable& table);
+
+ private:
+  void Messages(Call call);
+  void CountMessageTokens(Call call);
+  void Responses(Call call);
+  void Ollama(Call call, OllamaRoute route);
+  void OllamaTags(Call call);
+  void OllamaShow(Call call);
+
+  const ChatRoutes routes_;
+};
+
+}  // namespace millrace::serve
