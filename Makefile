@@ -1,5 +1,5 @@
 # The commands of docs/; each works on a fresh Debian 12 and on a developer's machine alike.
-.PHONY: serve test test-fast bench bench-peers format lint setup clean
+.PHONY: serve test test-fast test-clients bench bench-peers format lint setup clean
 
 MODEL ?= models/demo
 PORT ?= 8000
@@ -21,6 +21,10 @@ test: $(TEST_SETUP)
 # The suite to run after every change: under a minute, no model, no network.
 test-fast: $(TEST_SETUP)
 	@scripts/test fast
+
+# Installs other people's clients into build/clients and runs them against the server (docs/clients.md).
+test-clients: $(BINARY)
+	@tests/clients/run $(BINARY) models/demo
 
 # Prints tables of ratios to this machine's roofline. docs/performance.md has the results.
 bench: $(TEST_SETUP)
