@@ -1,7 +1,10 @@
 // Bodies of the HTTP API: the first byte selects the route, the rest is the body. An accepted
 // request must be inside every range and fit the model; a rejection must state the reason.
 #include "base/check.h"
+#include "serve/messages_api.h"
+#include "serve/ollama_api.h"
 #include "serve/request.h"
+#include "serve/responses_api.h"
 
 namespace {
 
@@ -24,6 +27,15 @@ void CheckOptions(const serve::GenerationOptions& options, const serve::ParseCon
   }
 }
 
+// What another API's request became is read as any other chat request.
+void CheckChat(const std::string& chat) {
+  const auto json = millrace::ParseJson(chat, 256);
+  MR_CHECK(json.ok() && json->is_object()) << chat;
+  const serve::ParseContext context{.vocab_size = kVocab, .max_model_len = kContext};
+  const auto parsed = serve::ParseChatRequest(chat, context);
+  if (const auto* error = std::get_if<serve::ApiError>(&parsed)) MR_CHECK(!error->message.empty());
+}
+
 template <typename T, typename Check>
 void Try(serve::Parsed<T> parsed, Check check) {
   if (const auto* error = std::get_if<serve::ApiError>(&parsed)) {
@@ -40,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
   const serve::ParseContext context{.vocab_size = kVocab, .max_model_len = kContext};
-  switch (data[0] % 4) {
+  switch (data[0] % 8) {
     case 0:
       Try(serve::ParseCompletionRequest(body, context),
           [&](const serve::CompletionRequest& request) {
@@ -62,9 +74,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 2:
       Try(serve::ParseTokenizeRequest(body, context), [](const serve::TokenizeRequest&) {});
       break;
-    default:
+    case 3:
       Try(serve::ParseDetokenizeRequest(body, context),
           [](const serve::DetokenizeRequest& request) { CheckTokens(request.tokens); });
+      break;
+    case 4: Try(serve::ChatOfMessages(body, data[0] >= 128), CheckChat); break;
+    case 5:
+      Try(serve::ChatOfResponses(body),
+          [](const serve::ResponsesRequest& request) { CheckChat(request.chat); });
+      break;
+    default:
+      Try(serve::ChatOfOllama(
+              body, data[0] % 8 == 6 ? serve::OllamaRoute::kChat : serve::OllamaRoute::kGenerate),
+          [](const serve::OllamaRequest& request) { CheckChat(request.chat); });
   }
   return 0;
 }

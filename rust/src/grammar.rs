@@ -110,6 +110,7 @@ impl Vocabulary {
         if let Some(error) = start.get_error() {
             bail!(error);
         }
+        ensure!(!start.is_stopped(), "no text matches it");
         // The first mask shows what only matching finds: limits, and grammars that match nothing.
         // It also warms the caches that all sequences of the grammar share.
         let mask = start.compute_mask_or_eos()?;
@@ -120,13 +121,23 @@ impl Vocabulary {
 
 /// The errors of the crate show the place in the grammar and may carry a backtrace.
 fn first_line(error: anyhow::Error) -> String {
-    error.to_string().lines().next().unwrap_or("").trim().to_string()
+    let message = error.to_string();
+    let mut lines = message.lines().map(str::trim);
+    let mut first = lines.next().unwrap_or("").to_string();
+    // A regular expression's error shows it first.
+    if let Some(cause) = lines.find_map(|line| line.strip_prefix("error: ")) {
+        first = format!("{} {cause}", first.trim_end_matches("regex parse error:").trim_end());
+    }
+    if let Some(option) = first.find(". Enable ") {
+        first.truncate(option); // an option of the crate
+    }
+    first
 }
 
 fn top_level(grammar: &str) -> anyhow::Result<TopLevelGrammar> {
     let (kind, text) = grammar.split_once(':').ok_or_else(|| anyhow!("it has no kind"))?;
     Ok(match kind {
-        "json_schema" => TopLevelGrammar::from_json_schema(serde_json::from_str(text)?),
+        "json_schema" => TopLevelGrammar::from_json_schema(schema_of(text)?),
         "regex" => TopLevelGrammar::from_regex(without_anchors(text)),
         "choice" => TopLevelGrammar::from_lark(lark_of_choice(&serde_json::from_str(text)?)?),
         "lark" => TopLevelGrammar::from_lark(text.to_string()),
@@ -134,6 +145,58 @@ fn top_level(grammar: &str) -> anyhow::Result<TopLevelGrammar> {
         "reasoned" => TopLevelGrammar::from_lark(lark_of_reasoned(&serde_json::from_str(text)?)?),
         _ => bail!("{kind} is no kind of grammar"),
     })
+}
+
+fn schema_of(text: &str) -> anyhow::Result<Value> {
+    let mut schema = serde_json::from_str(text)?;
+    without_notes(&mut schema);
+    Ok(schema)
+}
+
+/// The formats that the crate constrains.
+const FORMATS: &[&str] =
+    &["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
+
+/// Removes what has no effect on which values are valid, and the crate refuses.
+fn without_notes(schema: &mut Value) {
+    let Some(object) = schema.as_object_mut() else { return };
+    // By the specification a format that is not known is a note.
+    if object.get("format").and_then(Value::as_str).is_some_and(|name| !FORMATS.contains(&name)) {
+        object.remove("format");
+    }
+    if object.get("uniqueItems") == Some(&Value::Bool(false)) {
+        object.remove("uniqueItems");
+    }
+    if !object.contains_key("then") && !object.contains_key("else") {
+        object.remove("if");
+    }
+    if !object.contains_key("contains") {
+        object.remove("minContains");
+        object.remove("maxContains");
+    }
+    for (key, value) in object.iter_mut() {
+        match key.as_str() {
+            "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas" => {
+                value.as_object_mut().into_iter().flatten().for_each(|(_, s)| without_notes(s));
+            }
+            "allOf" | "anyOf" | "oneOf" | "prefixItems" => {
+                value.as_array_mut().into_iter().flatten().for_each(without_notes);
+            }
+            "items"
+            | "additionalProperties"
+            | "not"
+            | "if"
+            | "then"
+            | "else"
+            | "contains"
+            | "propertyNames"
+            | "unevaluatedItems"
+            | "unevaluatedProperties" => {
+                without_notes(value);
+            }
+            _ => (),
+        }
+    }
 }
 
 /// The whole output matches anyway.
@@ -152,14 +215,15 @@ fn literal(text: &str) -> String {
 
 fn lark_of_choice(choices: &Value) -> anyhow::Result<String> {
     let texts = choices.as_array().ok_or_else(|| anyhow!("choices are a list of strings"))?;
-    let mut literals = Vec::with_capacity(texts.len());
+    let mut alternatives = Vec::with_capacity(texts.len());
     for choice in texts {
         let choice = choice.as_str().ok_or_else(|| anyhow!("choices are strings"))?;
         ensure!(!choice.is_empty(), "a choice is empty");
-        literals.push(literal(choice));
+        alternatives.push(escaped(choice));
     }
-    ensure!(!literals.is_empty(), "there are no choices");
-    Ok(format!("start: {}\n", literals.join(" | ")))
+    ensure!(!alternatives.is_empty(), "there are no choices");
+    // One expression: the parser has a limit on alternatives of its own.
+    Ok(format!("start: /{}/\n", regex_to_lark(&alternatives.join("|"), "")))
 }
 
 fn string_of<'a>(object: &'a Value, key: &str) -> anyhow::Result<&'a str> {
@@ -239,8 +303,7 @@ fn body_of(grammar: &str) -> anyhow::Result<String> {
     let (kind, text) = grammar.split_once(':').ok_or_else(|| anyhow!("it has no kind"))?;
     let lark = match kind {
         "json_schema" => {
-            let schema: Value = serde_json::from_str(text)?;
-            return Ok(format!("body: %json {schema}"));
+            return Ok(format!("body: %json {}", schema_of(text)?));
         }
         "regex" => format!("start: /{}/\n", regex_to_lark(without_anchors(text), "")),
         "choice" => lark_of_choice(&serde_json::from_str(text)?)?,
@@ -364,7 +427,15 @@ pub unsafe extern "C" fn mrt_matcher_consume(
 ) -> i32 {
     enter(error, || {
         let matcher = &mut (*matcher).matcher;
-        matcher.consume_tokens(slice(tokens, tokens_size)).map_err(invalid)
+        let consumed = matcher.consume_tokens(slice(tokens, tokens_size));
+        consumed.map_err(|error| {
+            let message = first_line(error);
+            // These name a limit. Anything else is output that does not match.
+            match message.contains("Parser Error") || message.contains("lexer error") {
+                true => Failure::Limit(message),
+                false => Failure::Invalid(message),
+            }
+        })
     })
 }
 

@@ -233,10 +233,6 @@ const BadField kBadChats[] = {
     {"messages", "[{\"role\": \"assistant\", \"tool_calls\": 5}]", "messages"},
     {"messages", "[{\"role\": \"assistant\", \"tool_calls\": [5]}]", "messages"},
     {"messages", "[{\"role\": \"assistant\", \"tool_calls\": [{\"function\": 5}]}]", "messages"},
-    {"messages",
-     "[{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": \"f\", "
-     "\"arguments\": \"{\"}}]}]",
-     "messages"},
     {"messages", "[{\"role\": \"robot\", \"content\": \"a\"}]", "messages"},
     {"messages", "[{\"role\": \"user\", \"content\": \"refused\"}]",
      "messages"},  // refused by the template
@@ -258,6 +254,10 @@ const BadField kBadChats[] = {
     {"tools", "[{}]", "tools"},
     {"tools", "[{\"type\": \"function\"}]", "tools"},
     {"tools", "[{\"type\": \"function\", \"function\": {}}]", "tools"},
+    {"tools", R"([{"type": "function", "function": {"name": ""}}])", "tools"},
+    {"tools", R"([{"type": "function", "function": {"name": "a\nb"}}])", "tools"},
+    {"tools", R"([{"type": "function", "function": {"name": "say \"a\""}}])", "tools"},
+    {"tools", R"([{"type": "function", "function": {"name": "a", "parameters": "{}"}}])", "tools"},
     {"tools", "[{\"type\": \"web\", \"function\": {\"name\": \"f\"}}]", "tools"},
     {"tool_choice", "5", "tool_choice"},
     {"tool_choice", "\"required\"", "tool_choice"},  // without tools

@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <set>
+#include <string>
 #include <string_view>
 
 #include "base/log.h"
@@ -50,11 +53,13 @@ void CheckToolCalls(FieldReader& reader, const std::string& where, const Json& c
     auto arguments = call["function"].find("arguments");
     if (arguments == call["function"].end() || !arguments->is_string()) continue;
     const auto& text = arguments->get_ref<const std::string&>();
-    Result<Json> parsed = text.empty() ? Result<Json>(Json::object()) : ParseJson(text);
-    if (!parsed.ok() || !KeysWithinLimit(*parsed)) {
-      return reader.Fail("messages", where +
-                                         ": function.arguments must be JSON text with at most " +
-                                         std::to_string(kObjectKeysMax) + " keys per object");
+    // A call that was cut off is sent back as it was.
+    const Result<Json> parsed = ParseJson(text);
+    if (parsed.ok() && !KeysWithinLimit(*parsed)) {
+      return reader.Fail("messages",
+                         fmt::format("{}: an object in function.arguments has more than "
+                                     "{} keys",
+                                     where, kObjectKeysMax));
     }
   }
 }
@@ -103,8 +108,28 @@ void CheckMessages(FieldReader& reader) {
   }
 }
 
+// Names end up in prompts and grammars. Empty: none. Adds the name to `names`.
+std::string ProblemOf(const Json& function, std::set<std::string>& names) {
+  const auto& name = function["name"].get_ref<const std::string&>();
+  const bool usual = std::ranges::all_of(name, [](unsigned char c) {
+    return std::isalnum(c) != 0 ||
+           std::string_view("_-.:/").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  if (name.empty() || name.size() > kToolNameBytesMax || !usual) {
+    return fmt::format("function.name must be 1 to {} letters, digits and characters of _-.:/",
+                       kToolNameBytesMax);
+  }
+  if (!names.insert(name).second) return fmt::format("function.name \"{}\" occurs twice", name);
+  const Json parameters = function.value("parameters", Json());
+  if (!parameters.is_null() && !parameters.is_object()) {
+    return fmt::format("function.parameters must be a JSON schema, got {}", Describe(parameters));
+  }
+  return "";
+}
+
 void CheckTools(FieldReader& reader) {
   reader.Array("tools", [&](const Json& tools) {
+    std::set<std::string> names;
     if (tools.size() > kToolsMax) {
       return reader.Fail(
           "tools", fmt::format("tools has {} entries, the limit is {}", tools.size(), kToolsMax));
@@ -119,6 +144,8 @@ void CheckTools(FieldReader& reader) {
                                                 "\"function\": {{\"name\": ...}}}}",
                                                 i));
       }
+      const std::string problem = ProblemOf(tool["function"], names);
+      if (!problem.empty()) return reader.Fail("tools", fmt::format("tools[{}]: {}", i, problem));
     }
   });
 }
@@ -197,7 +224,11 @@ void Normalise(OrderedJson& message) {
       auto arguments = call["function"].find("arguments");
       if (arguments == call["function"].end() || !arguments->is_string()) continue;
       const std::string text = arguments->get<std::string>();
-      *arguments = text.empty() ? OrderedJson::object() : OrderedJson::parse(text);
+      if (text.empty()) {
+        *arguments = OrderedJson::object();
+      } else if (ParseJson(text).ok()) {
+        *arguments = OrderedJson::parse(text);
+      }
     }
   }
   OrderedJson& content = message["content"];

@@ -146,7 +146,7 @@ class Grammars::Matcher : public TokenMatcher {
 
   static Status OfStep(MrtCode code, const RustBytes& error) {
     if (code != MRT_LIMIT) return StatusOf(code, error);
-    return ResourceExhausted(
+    return InvalidArgument(
         fmt::format("the grammar of the output is too complex here: {}", error.ToString()));
   }
 

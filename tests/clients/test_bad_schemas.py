@@ -1,14 +1,14 @@
 """Constraints and tools that were made to hurt.
 
 Each gets an answer, or a refusal that says why, in time. A stream beside them goes on, and the
-server answers afterwards. Those of FAILS_TODAY do not get that yet."""
+server answers afterwards."""
 import http.client
 import json
 import threading
 import time
 import unittest
 
-from server import ClientTest, Server
+from server import ClientTest
 
 REPLY_LIMIT_S = 5
 GAP_LIMIT_S = 2
@@ -175,7 +175,25 @@ def constrained(schema):
                                  "json_schema": {"name": "bad", "schema": schema}})
 
 
+# They took the stack, all memory, or a limit of the matcher.
+EXTREME = {
+    "5000 rules": chat(structured_outputs={"grammar": rules(5000)}),
+    "5000 references": constrained(references(5000)),
+    "1000 items in items": constrained(references(1000, lambda schema: {
+        "type": "array", "prefixItems": [schema], "minItems": 1})),
+    "40 patterns at once": constrained(patterns(40)),
+    "a regex of 60 kB": chat(structured_outputs={"regex": "a?" * 30_000}),
+    "3000 choices": chat(structured_outputs={"choice": [f"choice {i}" for i in range(3000)]}),
+    "anyOf with 3000 objects": constrained({"anyOf": [
+        {"type": "object", "properties": {f"k{i}": {"const": i}}, "required": [f"k{i}"]}
+        for i in range(3000)]}),
+    "a pattern of 2 kB": constrained({"type": "string", "pattern": "^" + "a?" * 1000 + "$"}),
+}
+
+
 def requests():
+    for name, request in EXTREME.items():
+        yield f"extreme: {name}", *request
     for name, schema in SCHEMAS.items():
         yield f"schema: {name}", *constrained(schema)
     for field, cases in (("regex", REGEXES), ("grammar", GRAMMARS), ("choice", CHOICES)):
@@ -184,25 +202,6 @@ def requests():
     for name, tools in TOOLS.items():
         yield f"tools: {name}", *chat(tools=tools, tool_choice="required")
         yield f"tools: {name}, auto", *chat(tools=tools)
-
-
-# Each has a server of its own. One that gets a proper answer belongs above: the test says so.
-FAILS_TODAY = {
-    # The compiler of grammars overflows its stack, and the server dies.
-    "5000 rules": chat(structured_outputs={"grammar": rules(5000)}),
-    "5000 references": constrained(references(5000)),
-    "1000 items in items": constrained(references(1000, lambda schema: {
-        "type": "array", "prefixItems": [schema], "minItems": 1})),
-    # It computes for a minute and takes gigabytes; other constrained requests wait for it.
-    "40 patterns at once": constrained(patterns(40)),
-    "a regex of 60 kB": chat(structured_outputs={"regex": "a?" * 30_000}),
-    # A limit of the matcher ends them with 500, or with 429, which clients send again.
-    "3000 choices": chat(structured_outputs={"choice": [f"choice {i}" for i in range(3000)]}),
-    "anyOf with 3000 objects": constrained({"anyOf": [
-        {"type": "object", "properties": {f"k{i}": {"const": i}}, "required": [f"k{i}"]}
-        for i in range(3000)]}),
-    "a pattern of 2 kB": constrained({"type": "string", "pattern": "^" + "a?" * 1000 + "$"}),
-}
 
 
 class Bystander(threading.Thread):
@@ -284,20 +283,6 @@ class BadSchemas(ClientTest):
         self.assertGreater(len(bystander.gaps), 100)
         self.assertLess(max(bystander.gaps), GAP_LIMIT_S)
         self.assertTrue(self.works())
-
-    def test_those_that_fail_today(self):
-        shared = self.server
-        self.addCleanup(setattr, type(self), "server", shared)
-        for name, request in FAILS_TODAY.items():
-            with self.subTest(name):
-                type(self).server = Server()
-                self.addCleanup(self.server.kill)
-                _, status, message, took_s = self.send(name, *request)
-                print(f"\n  fails today: {name}: {status or 'no answer'} after {took_s:.2f} s: "
-                      f"{message[:100]}", end="")
-                self.assertFalse(self.is_proper(status, message, took_s),
-                                 "this works now: move it from FAILS_TODAY to the other cases")
-                self.server.kill()
 
 
 if __name__ == "__main__":
