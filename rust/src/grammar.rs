@@ -246,8 +246,7 @@ fn lark_of_tags(tags: &Value) -> anyhow::Result<String> {
     let mut parts = Vec::new();
     for (i, structure) in structures.iter().enumerate() {
         let begin = string_of(structure, "begin")?;
-        let matching = |trigger: &&str| begin.starts_with(*trigger);
-        let Some(used) = triggers.iter().position(|trigger| matching(trigger)) else {
+        let Some(used) = triggers.iter().position(|trigger| begin.starts_with(trigger)) else {
             bail!("no trigger is the beginning of {begin:?}");
         };
         let rest = &begin[triggers[used].len()..];

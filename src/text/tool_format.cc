@@ -120,8 +120,8 @@ std::vector<std::string_view> MarkersOf(const ToolFormat* tools, const Reasoning
   if (tools != nullptr) {
     const ToolFormat& f = *tools;
     // Mistral's ids of calls are between two markers; a part of DeepSeek's before a name is one.
-    markers = {f.section_begin, f.call_begin, f.name_end, f.call_end, f.section_end, kPythonTag,
-               "[CALL_ID]"};
+    markers = {f.section_begin, f.call_begin, f.name_end, f.call_end,
+               f.section_end,   kPythonTag,   "[CALL_ID]"};
   }
   if (reasoning != nullptr) {
     markers.push_back(reasoning->begin);
