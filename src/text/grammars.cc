@@ -76,6 +76,8 @@ class Grammars::Compiled {
 
   const std::string& grammar() const { return grammar_; }
   size_t mask_words() const { return vocabulary_->mask_words(); }
+  // Held by a matcher while it is made, used or freed: those of one grammar share its caches.
+  Mutex& mutex() { return mutex_; }
   bool done() const { return done_; }
   const Status& Compile() {
     std::call_once(once_, [this] {
@@ -103,6 +105,7 @@ class Grammars::Compiled {
 
   const std::shared_ptr<Vocabulary> vocabulary_;
   const std::string grammar_;
+  Mutex mutex_;
   std::once_flag once_;
   std::atomic<bool> done_ = false;
   MrtGrammar* compiled_ = nullptr;
@@ -112,9 +115,14 @@ class Grammars::Compiled {
 class Grammars::Matcher : public TokenMatcher {
  public:
   explicit Matcher(std::shared_ptr<Compiled> grammar) : grammar_(std::move(grammar)) {}
+  ~Matcher() override {
+    const MutexLock lock(grammar_->mutex());
+    matcher_.reset();
+  }
 
   Result<std::span<const uint32_t>> Allowed(std::span<const TokenId> output) override {
     MR_RETURN_IF_ERROR(grammar_->Compile());
+    const MutexLock lock(grammar_->mutex());
     // A replay goes back to an earlier position.
     if (!matcher_ || output.size() < consumed_) {
       MR_ASSIGN_OR_RETURN(MrtMatcher * fresh, grammar_->NewMatcher());
