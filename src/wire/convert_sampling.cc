@@ -112,7 +112,8 @@ class SamplingReader {
     return OkStatus();
   }
   Status Get(const SamplingField& field, const FieldDescriptor& from, std::string& value) {
-    return TakeText(field.name, reflection_.GetString(from_, &from), kGrammarBytesMax, value);
+    value = reflection_.GetString(from_, &from);  // Validate bounds it
+    return CheckCount(field.name, value.size(), kGrammarBytesMax);
   }
   template <typename T>
   Status Get(const SamplingField& field, const FieldDescriptor& from, std::optional<T>& value) {

@@ -202,9 +202,8 @@ Status Read(const proto::LoadShard& from, LoadShard& out) {
 
 Status Read(const proto::TokenTable& from, TokenTable& out) {
   MR_RETURN_IF_ERROR(TakeText("digest", from.digest(), kNameBytesMax, out.digest));
-  std::string bytes;
-  MR_RETURN_IF_ERROR(TakeText("table", from.table(), kTokenTableBytesMax, bytes));
-  out.bytes = std::make_shared<const std::string>(std::move(bytes));
+  MR_RETURN_IF_ERROR(CheckCount("table", from.table().size(), kTokenTableBytesMax));
+  out.bytes = std::make_shared<const std::string>(from.table());
   return OkStatus();
 }
 

@@ -114,7 +114,7 @@ class AnyField {
   }
   void Draw(std::string& value) {
     value.clear();
-    if (Coin(rng_)) value = GrammarOf(GrammarKind::kRegex, "a" + AnyText(rng_));
+    if (Coin(rng_)) value = GrammarOf(GrammarKind::kLark, "a\n" + AnyText(rng_));
   }
   template <typename T>
   void Draw(std::optional<T>& value) {
@@ -362,7 +362,8 @@ ToWorker RandomToWorker(Rng& rng, size_t kind) {
       return ProbeLink{AnyId<ProbeId>(rng), static_cast<ProbedLink>(rng.Between(0, 2)),
                        AnyAddress(rng)};
     case 13:
-      return TokenTable{AnyText(rng), std::make_shared<const std::string>(AnyText(rng, 5000))};
+      return TokenTable{AnyText(rng), std::make_shared<const std::string>(
+                                          std::string("\n\0\xff", 3) + AnyText(rng, 5000))};
     default: return ReturnBlocks{AnyId<PipelineId>(rng), rng.Next(), AnyIndices(rng, 50)};
   }
 }
