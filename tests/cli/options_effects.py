@@ -101,6 +101,22 @@ def chat_template(server, value):
     same(server.json("/detokenize", {"tokens": tokens})["prompt"], "[[sea]]")
 
 
+def tool_calls(server, _):
+    """The template of this test shows no way to write calls."""
+    _, headers, _ = server.request("POST", "/v1/chat/completions", {
+        "messages": [{"role": "user", "content": "sea"}], "max_tokens": 2,
+        "tools": [{"type": "function", "function": {"name": "f"}}]})
+    check("tools" not in (headers["X-Millrace-Ignored"] or ""), f"{headers}")
+
+
+def reasoning(server, _):
+    """Only a model that reasons takes a budget for it."""
+    status, _, text = server.request("POST", "/v1/chat/completions", {
+        "messages": [{"role": "user", "content": "sea"}], "max_tokens": 2,
+        "thinking_token_budget": 1})
+    check(status == 200, f"{status} {text}")
+
+
 def resumable(server, _):
     status, headers, text = server.request("POST", "/v1/completions",
                                            {"prompt": "Once", "max_tokens": 4, "stream": True})

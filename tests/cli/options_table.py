@@ -96,6 +96,8 @@ def front(kind, at):
         "--chat-template": Row(
             at.write("chat.jinja", "{% for m in messages %}[[{{ m.content }}]]{% endfor %}"),
             effects.chat_template),
+        "--tool-call-parser": Row("json", effects.tool_calls),
+        "--reasoning-parser": Row("think", effects.reasoning),
         "--resume-grace": Row("30", effects.resumable),
         "--shutdown-timeout": Row("0.1", effects.aborts_what_runs, last=True),
     }
