@@ -143,7 +143,7 @@ class SimulatedCluster {
   void Do(Worker&, const Welcome&) {}
   void Do(Worker&, const Refused&) {}
   void Do(Worker&, const ReturnBlocks&) {}
-  void Do(Worker&, const ProbeLink&) {}  // its controller asks for none
+  void Do(Worker&, const ProbeLink&) {}   // its controller asks for none
   void Do(Worker&, const TokenTable&) {}  // nor has it a tokenizer
   void Do(Worker& worker, const Leave& message);
   // Runs `answer` after that time, if the worker's session still exists and the script does not
