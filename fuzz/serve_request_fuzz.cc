@@ -28,7 +28,8 @@ void CheckOptions(const serve::GenerationOptions& options, const serve::ParseCon
 }
 
 // What another API's request became is read as any other chat request.
-void CheckChat(const std::string& chat) {
+void CheckChat(const serve::TranslatedRequest& request) {
+  const std::string& chat = request.chat;
   const auto json = millrace::ParseJson(chat, 256);
   MR_CHECK(json.ok() && json->is_object()) << chat;
   const serve::ParseContext context{.vocab_size = kVocab, .max_model_len = kContext};
@@ -79,14 +80,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           [](const serve::DetokenizeRequest& request) { CheckTokens(request.tokens); });
       break;
     case 4: Try(serve::ChatOfMessages(body, data[0] >= 128), CheckChat); break;
-    case 5:
-      Try(serve::ChatOfResponses(body),
-          [](const serve::ResponsesRequest& request) { CheckChat(request.chat); });
-      break;
+    case 5: Try(serve::ChatOfResponses(body), CheckChat); break;
     default:
       Try(serve::ChatOfOllama(
               body, data[0] % 8 == 6 ? serve::OllamaRoute::kChat : serve::OllamaRoute::kGenerate),
-          [](const serve::OllamaRequest& request) { CheckChat(request.chat); });
+          CheckChat);
   }
   return 0;
 }

@@ -2,61 +2,50 @@
 
 #include <fmt/format.h>
 
-#include <limits>
 #include <optional>
 #include <utility>
-
-#include "serve/parse_common.h"
 
 namespace millrace::serve {
 namespace {
 
-constexpr int64_t kMessageTokensMax = std::numeric_limits<int32_t>::max();
-
-// Reads the fields of a Messages request into those of a chat request. After the first error it
-// does nothing more.
-class MessagesReader {
+class MessagesTranslation : public ChatTranslation {
  public:
-  MessagesReader(FieldReader& reader, OrderedJson body) : reader_(reader), body_(std::move(body)) {}
+  // `count_only`: the tokens are only counted.
+  MessagesTranslation(const Json& json, std::string_view body, bool count_only)
+      : ChatTranslation(json, body), count_only_(count_only) {}
 
-  OrderedJson Read(bool count_only) {
-    for (const char* field : {"model", "temperature", "top_p", "top_k", "stream"})
-      Copy(field, field);
+ private:
+  void Read() override {
+    for (const char* field : {"model", "temperature", "top_p", "top_k", "stream"}) Copy(field);
     Copy("stop_sequences", "stop");
-    ReadMaxTokens(count_only);
+    ReadMaxTokens();
     chat_["messages"] = OrderedJson::array();
     ReadSystem();
     ReadMessages();
     ReadTools();
     ReadToolChoice();
     ReadThinking();
-    if (body_.value("stream", OrderedJson()) == OrderedJson(true)) {
-      chat_["stream_options"] = {{"include_usage", true}};
-    }
-    return std::move(chat_);
+    AskForUsage();
+    reader_.Ignore("metadata", Json::object());
+    reader_.Ignore("service_tier", "auto");
   }
 
- private:
-  void Copy(const char* from, const char* to) {
-    if (body_.contains(from) && !body_[from].is_null()) chat_[to] = body_[from];
-  }
-
-  void ReadMaxTokens(bool count_only) {
-    if (count_only) return;
+  void ReadMaxTokens() {
     std::optional<int> max_tokens;
-    reader_.Int("max_tokens", 1, kMessageTokensMax, max_tokens);
+    reader_.Int("max_tokens", 1, kMaxTokensMax, max_tokens);
+    if (count_only_) return;
     if (!max_tokens) return reader_.Fail("max_tokens", "max_tokens is required");
     chat_["max_tokens"] = *max_tokens;
   }
 
   void ReadSystem() {
-    if (!body_.contains("system") || body_["system"].is_null()) return;
-    const std::string text = TextOf("system", body_["system"]);
-    chat_["messages"].push_back({{"role", "system"}, {"content", text}});
+    const OrderedJson system = Take("system");
+    if (system.is_null()) return;
+    chat_["messages"].push_back({{"role", "system"}, {"content", TextOf("system", system)}});
   }
 
   void ReadMessages() {
-    const OrderedJson messages = body_.value("messages", OrderedJson());
+    const OrderedJson messages = Take("messages");
     if (!messages.is_array() || messages.empty()) {
       return reader_.Fail("messages", "messages must be a list of at least one message");
     }
@@ -66,8 +55,7 @@ class MessagesReader {
   }
 
   void ReadMessage(const std::string& where, const OrderedJson& message) {
-    const OrderedJson role =
-        message.is_object() ? message.value("role", OrderedJson()) : OrderedJson();
+    const OrderedJson role = MemberOf(message, "role");
     if (role != OrderedJson("user") && role != OrderedJson("assistant")) {
       return reader_.Fail("messages", where + ".role must be \"user\" or \"assistant\"");
     }
@@ -91,7 +79,7 @@ class MessagesReader {
 
   void ReadBlock(const std::string& where, const OrderedJson& block, OrderedJson& message,
                  OrderedJson& calls) {
-    const OrderedJson type = block.is_object() ? block.value("type", OrderedJson()) : OrderedJson();
+    const OrderedJson type = MemberOf(block, "type");
     if (type == OrderedJson("text")) {
       const std::string before = message["content"].get<std::string>();
       message["content"] = before + (before.empty() ? "" : "\n") + TextOf(where, block);
@@ -137,10 +125,11 @@ class MessagesReader {
   }
 
   void ReadTools() {
-    if (!body_.contains("tools") || body_["tools"].is_null()) return;
-    if (!body_["tools"].is_array()) return reader_.Fail("tools", "tools must be a list");
+    const OrderedJson given = Take("tools");
+    if (given.is_null()) return;
+    if (!given.is_array()) return reader_.Fail("tools", "tools must be a list");
     OrderedJson tools = OrderedJson::array();
-    for (const OrderedJson& tool : body_["tools"]) {
+    for (const OrderedJson& tool : given) {
       if (!tool.is_object() || !tool.contains("input_schema")) {
         return reader_.Fail(UnsupportedField(
             "tools", fmt::format("tools[{}] must have a name and an input_schema; tools of the "
@@ -156,10 +145,9 @@ class MessagesReader {
   }
 
   void ReadToolChoice() {
-    if (!body_.contains("tool_choice") || body_["tool_choice"].is_null()) return;
-    const OrderedJson& choice = body_["tool_choice"];
-    const OrderedJson type =
-        choice.is_object() ? choice.value("type", OrderedJson()) : OrderedJson();
+    const OrderedJson choice = Take("tool_choice");
+    if (choice.is_null()) return;
+    const OrderedJson type = MemberOf(choice, "type");
     if (type == OrderedJson("auto") || type == OrderedJson("none")) {
       chat_["tool_choice"] = type;
     } else if (type == OrderedJson("any")) {
@@ -176,8 +164,9 @@ class MessagesReader {
   }
 
   void ReadThinking() {
-    if (!body_.contains("thinking") || !body_["thinking"].is_object()) return;
-    const OrderedJson& thinking = body_["thinking"];
+    const OrderedJson thinking = Take("thinking");
+    if (thinking.is_null()) return;
+    if (!thinking.is_object()) return reader_.Fail("thinking", "thinking must be an object");
     const bool enabled = thinking.value("type", OrderedJson()) == OrderedJson("enabled");
     chat_["chat_template_kwargs"] = {{"enable_thinking", enabled}};
     if (enabled && thinking.contains("budget_tokens")) {
@@ -185,9 +174,7 @@ class MessagesReader {
     }
   }
 
-  FieldReader& reader_;
-  OrderedJson body_;
-  OrderedJson chat_;
+  const bool count_only_;
 };
 
 Json ToolInput(const std::string& arguments) {
@@ -224,18 +211,8 @@ std::string NamedEvent(const std::string& type, Json data) {
 
 }  // namespace
 
-Parsed<std::string> ChatOfMessages(std::string_view body, bool count_only) {
-  Parsed<Json> parsed = ParseBody(body);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
-  const Json& json = std::get<Json>(parsed);
-  FieldReader reader(json);
-  for (const auto& [name, value] : json.items()) {
-    if (!KeysWithinLimit(value)) RefuseKeys(reader, name);
-  }
-  if (reader.error()) return *reader.error();
-  const OrderedJson chat = MessagesReader(reader, OrderedJson::parse(body)).Read(count_only);
-  if (reader.error()) return *reader.error();
-  return chat.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+Parsed<TranslatedRequest> ChatOfMessages(std::string_view body, bool count_only) {
+  return TranslateToChat<MessagesTranslation>(body, count_only);
 }
 
 Json MessagesError(const Json& error, int status) {
@@ -289,15 +266,15 @@ std::string MessagesReply::Begin(const Json& chunk) {
 std::string MessagesReply::Open(Block block, Json content) {
   std::string out = Close();
   block_ = block;
-  ++index_;
-  out +=
-      NamedEvent("content_block_start", {{"index", index_}, {"content_block", std::move(content)}});
+  ++blocks_;
+  out += NamedEvent("content_block_start",
+                    {{"index", index()}, {"content_block", std::move(content)}});
   return out;
 }
 
 std::string MessagesReply::Close() {
   if (std::exchange(block_, Block::kNone) == Block::kNone) return "";
-  return NamedEvent("content_block_stop", {{"index", index_}});
+  return NamedEvent("content_block_stop", {{"index", index()}});
 }
 
 std::string MessagesReply::AddText(Block block, const std::string& text) {
@@ -311,15 +288,15 @@ std::string MessagesReply::AddText(Block block, const std::string& text) {
     out = Open(block, std::move(content));
   }
   const Json delta = {{"type", thinking ? "thinking_delta" : "text_delta"}, {field, text}};
-  out += NamedEvent("content_block_delta", {{"index", index_}, {"delta", delta}});
+  out += NamedEvent("content_block_delta", {{"index", index()}, {"delta", delta}});
   return out;
 }
 
 std::string MessagesReply::AddCall(const Json& call) {
   std::string out;
-  const int index = call["index"].get<int>();
-  if (block_ != Block::kToolUse || call_ != index) {
-    call_ = index;
+  const int call_index = call["index"].get<int>();
+  if (block_ != Block::kToolUse || call_ != call_index) {
+    call_ = call_index;
     out = Open(Block::kToolUse, {{"type", "tool_use"},
                                  {"id", call.value("id", "")},
                                  {"name", call["function"].value("name", "")},
@@ -328,7 +305,7 @@ std::string MessagesReply::AddCall(const Json& call) {
   const std::string arguments = call["function"].value("arguments", "");
   if (arguments.empty()) return out;
   const Json delta = {{"type", "input_json_delta"}, {"partial_json", arguments}};
-  out += NamedEvent("content_block_delta", {{"index", index_}, {"delta", delta}});
+  out += NamedEvent("content_block_delta", {{"index", index()}, {"delta", delta}});
   return out;
 }
 

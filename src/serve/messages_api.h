@@ -3,18 +3,18 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <variant>
 
-#include "serve/request.h"
+#include "serve/chat_translation.h"
 #include "serve/translated_reply.h"
 
 namespace millrace::serve {
 
 // A body of POST /v1/messages as one of POST /v1/chat/completions. `count_only`: of
 // /v1/messages/count_tokens, which needs no max_tokens.
-Parsed<std::string> ChatOfMessages(std::string_view body, bool count_only);
+Parsed<TranslatedRequest> ChatOfMessages(std::string_view body, bool count_only);
 
 // {"type": "error", "error": {"type", "message"}}.
 Json MessagesError(const Json& error, int status);
@@ -37,11 +37,12 @@ class MessagesReply : public TranslatedReply {
   std::string Close();
   std::string AddText(Block block, const std::string& text);
   std::string AddCall(const Json& call);
+  int index() const { return blocks_ - 1; }  // of the newest block
 
   bool begun_ = false;
   Block block_ = Block::kNone;  // that is open
-  int index_ = -1;              // of the open block, or the last one; -1 before the first
-  int call_ = -1;               // of the chat's calls, the one that is open
+  int blocks_ = 0;              // that have been opened
+  std::optional<int> call_;     // of the chat's calls, the one that is open
   Json finish_reason_, stop_reason_, usage_;
 };
 

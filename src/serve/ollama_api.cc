@@ -7,7 +7,7 @@
 #include <ctime>
 #include <utility>
 
-#include "serve/parse_common.h"
+#include "serve/limits.h"
 
 namespace millrace::serve {
 namespace {
@@ -27,38 +27,35 @@ constexpr std::pair<const char*, const char*> kOptions[] = {
     {"presence_penalty", "presence_penalty"},
     {"frequency_penalty", "frequency_penalty"}};
 
-class OllamaReader {
+class OllamaTranslation : public ChatTranslation {
  public:
-  OllamaReader(FieldReader& reader, OrderedJson body) : reader_(reader), body_(std::move(body)) {}
+  OllamaTranslation(const Json& json, std::string_view body, OllamaRoute route)
+      : ChatTranslation(json, body), route_(route) {}
 
-  OrderedJson Read(OllamaRoute route) {
+ private:
+  void Read() override {
     std::string model;
-    reader_.String("model", 256, model);
+    reader_.String("model", kNameBytesMax, model);
     if (!model.empty()) chat_["model"] = WithoutLatest(model);
     bool stream = true;
     reader_.Bool("stream", stream);
     chat_["stream"] = stream;
-    if (stream) chat_["stream_options"] = {{"include_usage", true}};
+    AskForUsage();
     chat_["messages"] = OrderedJson::array();
-    if (route == OllamaRoute::kChat) {
+    if (route_ == OllamaRoute::kChat) {
       ReadMessages();
     } else {
       ReadPrompt();
     }
-    if (body_.contains("tools") && !body_["tools"].is_null()) chat_["tools"] = body_["tools"];
+    Copy("tools");
     ReadFormat();
     ReadThink();
     ReadOptions();
-    if (body_.contains("keep_alive") && !body_["keep_alive"].is_null()) Ignore("keep_alive");
-    return std::move(chat_);
+    reader_.Ignore("keep_alive");
   }
-  const std::string& ignored() const { return ignored_; }
-
- private:
-  void Ignore(const std::string& name) { ignored_ += (ignored_.empty() ? "" : ", ") + name; }
 
   void ReadMessages() {
-    const OrderedJson messages = body_.value("messages", OrderedJson());
+    const OrderedJson messages = Take("messages");
     if (!messages.is_array() || messages.empty()) {
       return reader_.Fail("messages", "messages must be a list of at least one message");
     }
@@ -83,10 +80,10 @@ class OllamaReader {
     reader_.Unsupported("raw", "use /v1/completions");
     reader_.Unsupported("suffix", "put the whole text into the prompt");
     reader_.Unsupported("context", "send the conversation to /api/chat");
-    if (body_.contains("images") && !body_["images"].empty()) return RefuseImages("images");
+    if (!Take("images").empty()) return RefuseImages("images");
     std::string system, prompt;
-    reader_.String("system", std::string().max_size(), system);
-    reader_.String("prompt", std::string().max_size(), prompt);
+    reader_.String("system", kAnyTextBytes, system);
+    reader_.String("prompt", kAnyTextBytes, prompt);
     if (!system.empty()) chat_["messages"].push_back({{"role", "system"}, {"content", system}});
     if (prompt.empty()) return reader_.Fail("prompt", "prompt is required");
     chat_["messages"].push_back({{"role", "user"}, {"content", prompt}});
@@ -97,7 +94,7 @@ class OllamaReader {
   }
 
   void ReadFormat() {
-    const OrderedJson format = body_.value("format", OrderedJson());
+    const OrderedJson format = Take("format");
     if (format.is_null() || format == OrderedJson("")) return;
     if (format == OrderedJson("json")) {
       chat_["response_format"] = {{"type", "json_object"}};
@@ -110,29 +107,27 @@ class OllamaReader {
   }
 
   void ReadThink() {
-    const OrderedJson think = body_.value("think", OrderedJson());
+    const OrderedJson think = Take("think");
     if (think.is_boolean()) chat_["chat_template_kwargs"] = {{"enable_thinking", think}};
     if (think.is_string()) chat_["reasoning_effort"] = think;
   }
 
   void ReadOptions() {
-    const OrderedJson options = body_.value("options", OrderedJson());
-    if (!options.is_object()) return;
+    const OrderedJson options = Take("options");
+    if (options.is_null()) return;
+    if (!options.is_object()) return reader_.Fail("options", "options must be an object");
     for (const auto& [name, value] : options.items()) {
       const auto known =
           std::ranges::find(kOptions, name, &std::pair<const char*, const char*>::first);
       if (known == std::end(kOptions)) {
-        Ignore("options." + name);
+        reader_.AddIgnored(("options." + name).c_str());
       } else if (name != "num_predict" || value.is_number_unsigned()) {  // -1: no limit
         chat_[known->second] = value;
       }
     }
   }
 
-  FieldReader& reader_;
-  OrderedJson body_;
-  OrderedJson chat_;
-  std::string ignored_;
+  const OllamaRoute route_;
 };
 
 std::string TimeText(const Json& answer) {
@@ -159,20 +154,8 @@ std::string WithoutLatest(std::string name) {
   return name;
 }
 
-Parsed<OllamaRequest> ChatOfOllama(std::string_view body, OllamaRoute route) {
-  Parsed<Json> parsed = ParseBody(body);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
-  const Json& json = std::get<Json>(parsed);
-  FieldReader reader(json);
-  for (const auto& [name, value] : json.items()) {
-    if (!KeysWithinLimit(value)) RefuseKeys(reader, name);
-  }
-  if (reader.error()) return *reader.error();
-  OllamaReader ollama(reader, OrderedJson::parse(body));
-  const OrderedJson chat = ollama.Read(route);
-  if (reader.error()) return *reader.error();
-  return OllamaRequest{chat.dump(-1, ' ', false, OrderedJson::error_handler_t::replace),
-                       ollama.ignored()};
+Parsed<TranslatedRequest> ChatOfOllama(std::string_view body, OllamaRoute route) {
+  return TranslateToChat<OllamaTranslation>(body, route);
 }
 
 Json OllamaReply::Error(const Json& error, int) { return {{"error", error.value("message", "")}}; }

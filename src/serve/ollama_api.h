@@ -6,18 +6,14 @@
 #include <string>
 #include <string_view>
 
-#include "serve/request.h"
+#include "serve/chat_translation.h"
 #include "serve/translated_reply.h"
 
 namespace millrace::serve {
 
 enum class OllamaRoute { kChat, kGenerate };
 
-struct OllamaRequest {
-  std::string chat;     // a body of POST /v1/chat/completions
-  std::string ignored;  // names of fields without effect, comma-separated
-};
-Parsed<OllamaRequest> ChatOfOllama(std::string_view body, OllamaRoute route);
+Parsed<TranslatedRequest> ChatOfOllama(std::string_view body, OllamaRoute route);
 
 // The name of a served model without ollama's usual tag.
 std::string WithoutLatest(std::string name);

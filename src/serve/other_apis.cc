@@ -26,12 +26,20 @@ void OtherApis::AddTo(RouteTable& table) {
   add("POST", "/api/show", [this](Call call) { OllamaShow(std::move(call)); });
 }
 
-void OtherApis::Messages(Call call) {
-  call.reply = std::make_shared<MessagesReply>(call.reply);
-  Parsed<std::string> chat = ChatOfMessages(call.request.body, false);
-  if (auto* error = std::get_if<ApiError>(&chat)) return call.reply->Send(ErrorResponse(*error));
-  call.request.body = std::move(std::get<std::string>(chat));
+void OtherApis::Answer(Call call, Parsed<TranslatedRequest> translated,
+                       const std::function<ReplyMaker>& reply_for) {
+  auto* const request = std::get_if<TranslatedRequest>(&translated);
+  call.reply = reply_for(call.reply, request != nullptr ? request->ignored : "");
+  if (request == nullptr) return call.reply->Send(ErrorResponse(std::get<ApiError>(translated)));
+  call.request.body = std::move(request->chat);
   routes_.chat(std::move(call));
+}
+
+void OtherApis::Messages(Call call) {
+  auto translated = ChatOfMessages(call.request.body, false);
+  Answer(std::move(call), std::move(translated), [](auto inner, const std::string& ignored) {
+    return std::make_shared<MessagesReply>(std::move(inner), ignored);
+  });
 }
 
 void OtherApis::CountMessageTokens(Call call) {
@@ -41,9 +49,10 @@ void OtherApis::CountMessageTokens(Call call) {
     call.reply->Send(
         JsonResponse(MessagesError(ErrorBody(error)["error"], error.status), error.status));
   };
-  Parsed<std::string> chat = ChatOfMessages(call.request.body, true);
-  if (auto* error = std::get_if<ApiError>(&chat)) return refuse(*error);
-  Parsed<ChatRequest> parsed = ParseChatRequest(std::get<std::string>(chat), loaded->context);
+  const Parsed<TranslatedRequest> translated = ChatOfMessages(call.request.body, true);
+  if (const auto* error = std::get_if<ApiError>(&translated)) return refuse(*error);
+  Parsed<ChatRequest> parsed =
+      ParseChatRequest(std::get<TranslatedRequest>(translated).chat, loaded->context);
   if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
   const ChatRequest& request = std::get<ChatRequest>(parsed);
   if (!routes_.served_name(request.options.model))
@@ -54,24 +63,18 @@ void OtherApis::CountMessageTokens(Call call) {
 }
 
 void OtherApis::Responses(Call call) {
-  Parsed<ResponsesRequest> parsed = ChatOfResponses(call.request.body);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return call.reply->Send(ErrorResponse(*error));
-  ResponsesRequest& request = std::get<ResponsesRequest>(parsed);
-  call.reply = std::make_shared<ResponsesReply>(call.reply, std::move(request.echoed),
-                                                std::move(request.ignored));
-  call.request.body = std::move(request.chat);
-  routes_.chat(std::move(call));
+  auto translated = ChatOfResponses(call.request.body);
+  const Json echoed = EchoedInResponses(call.request.body);
+  Answer(std::move(call), std::move(translated), [&](auto inner, const std::string& ignored) {
+    return std::make_shared<ResponsesReply>(std::move(inner), echoed, ignored);
+  });
 }
 
 void OtherApis::Ollama(Call call, OllamaRoute route) {
-  Parsed<OllamaRequest> parsed = ChatOfOllama(call.request.body, route);
-  const auto* request = std::get_if<OllamaRequest>(&parsed);
-  call.reply = std::make_shared<OllamaReply>(call.reply, request ? request->ignored : "", route);
-  if (request == nullptr) {
-    return call.reply->Send(ErrorResponse(std::get<ApiError>(parsed)));
-  }
-  call.request.body = request->chat;
-  routes_.chat(std::move(call));
+  auto translated = ChatOfOllama(call.request.body, route);
+  Answer(std::move(call), std::move(translated), [&](auto inner, const std::string& ignored) {
+    return std::make_shared<OllamaReply>(std::move(inner), ignored, route);
+  });
 }
 
 void OtherApis::OllamaTags(Call call) {
@@ -86,15 +89,18 @@ void OtherApis::OllamaTags(Call call) {
 void OtherApis::OllamaShow(Call call) {
   const std::shared_ptr<ModelContext> loaded = routes_.loaded(call);
   if (!loaded) return;
-  Parsed<Json> body = ParseBody(call.request.body);
+  const auto refuse = [&call](const std::string& message, int status) {
+    call.reply->Send(JsonResponse({{"error", message}}, status));
+  };
+  const Parsed<Json> body = ParseBody(call.request.body);
+  if (const auto* error = std::get_if<ApiError>(&body))
+    return refuse(error->message, error->status);
   std::string asked;
-  if (const auto* json = std::get_if<Json>(&body)) {
-    FieldReader reader(*json);
-    reader.String("model", kNameBytesMax, asked);
-    if (reader.error()) return call.reply->Send(ErrorResponse(*reader.error()));
-  }
+  FieldReader reader(std::get<Json>(body));
+  reader.String("model", kNameBytesMax, asked);
+  if (reader.error()) return refuse(reader.error()->message, reader.error()->status);
   const auto name = routes_.served_name(WithoutLatest(asked));
-  if (!name) return call.reply->Send(JsonResponse({{"error", "model not found"}}, 404));
+  if (!name) return refuse(ModelNotFound(asked).message, 404);
   const ServedModel& model = loaded->model;
   Json capabilities = {"completion"};
   if (model.tool_format != nullptr) capabilities.push_back("tools");

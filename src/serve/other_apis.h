@@ -32,6 +32,11 @@ class OtherApis {
   void AddTo(RouteTable& table);
 
  private:
+  using ReplyMaker = std::shared_ptr<net::HttpReply>(std::shared_ptr<net::HttpReply> inner,
+                                                     const std::string& ignored);
+  // Answers the translated request, or its error, through the reply that `reply_for` makes.
+  void Answer(Call call, Parsed<TranslatedRequest> translated,
+              const std::function<ReplyMaker>& reply_for);
   void Messages(Call call);
   void CountMessageTokens(Call call);
   void Responses(Call call);

@@ -44,9 +44,9 @@ std::vector<Event> EventsOf(TestServer& server, const std::string& path, Json bo
   return events;
 }
 
-Json ChatOf(const Parsed<std::string>& parsed) {
+Json ChatOf(const Parsed<TranslatedRequest>& parsed) {
   if (const auto* error = std::get_if<ApiError>(&parsed)) return {{"error", error->message}};
-  return Json::parse(std::get<std::string>(parsed));
+  return Json::parse(std::get<TranslatedRequest>(parsed).chat);
 }
 
 // ---- Messages
@@ -151,6 +151,16 @@ TEST(Messages, ErrorsHaveTheirForm) {
   EXPECT_EQ(server.Call("/v1/messages", body, 400)["error"]["type"], "invalid_request_error");
 }
 
+TEST(Messages, FieldsWithoutEffectAreNamed) {
+  TestServer server(Answering("x"));
+  Json body = MessagesBody();
+  body["metadata"] = {{"user_id", "u"}};
+  body["containers"] = "c";
+  auto reply = server.Post("/v1/messages", body);
+  ASSERT_TRUE(reply->WaitDone());
+  EXPECT_EQ(reply->Header("x-millrace-ignored"), "containers, metadata");
+}
+
 TEST(Messages, TokensAreCounted) {
   TestServer server(Answering("x"));
   const Json body = {{"messages", {{{"role", "user"}, {"content", "x"}}}}};
@@ -178,10 +188,8 @@ TEST(Responses, AreChatRequests) {
         {"type": "reasoning", "summary": []},
         {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c1", "output": "r"}]})");
-  ASSERT_TRUE(std::holds_alternative<ResponsesRequest>(parsed));
-  const auto& request = std::get<ResponsesRequest>(parsed);
-  EXPECT_EQ(request.ignored, "store");
-  EXPECT_EQ(Json::parse(request.chat), Json::parse(R"({
+  EXPECT_EQ(std::get<TranslatedRequest>(parsed).ignored, "store");
+  EXPECT_EQ(ChatOf(parsed), Json::parse(R"({
       "model": "m", "max_tokens": 5, "reasoning_effort": "low",
       "response_format": {"type": "json_schema",
         "json_schema": {"name": "n", "schema": {"b": 1, "a": 2}}},

@@ -2,28 +2,21 @@
 
 #include <fmt/format.h>
 
-#include <limits>
 #include <optional>
 #include <utility>
-
-#include "serve/parse_common.h"
 
 namespace millrace::serve {
 namespace {
 
-constexpr int64_t kOutputTokensMax = std::numeric_limits<int32_t>::max();
-
-// Reads the fields of a Responses request into those of a chat request. After the first error it
-// does nothing more.
-class ResponsesReader {
+class ResponsesTranslation : public ChatTranslation {
  public:
-  ResponsesReader(FieldReader& reader, OrderedJson body)
-      : reader_(reader), body_(std::move(body)) {}
+  using ChatTranslation::ChatTranslation;
 
-  OrderedJson Read() {
+ private:
+  void Read() override {
     for (const char* field : {"model", "temperature", "top_p", "stream", "parallel_tool_calls",
                               "seed", "top_logprobs", "user", "metadata", "service_tier"}) {
-      Copy(field, field);
+      Copy(field);
     }
     RefuseState();
     ReadMaxTokens();
@@ -33,15 +26,10 @@ class ResponsesReader {
     ReadToolChoice();
     ReadFormat();
     ReadReasoning();
-    if (body_.value("stream", OrderedJson()) == OrderedJson(true)) {
-      chat_["stream_options"] = {{"include_usage", true}};
-    }
-    return std::move(chat_);
-  }
-
- private:
-  void Copy(const char* from, const char* to) {
-    if (body_.contains(from) && !body_[from].is_null()) chat_[to] = body_[from];
+    AskForUsage();
+    reader_.Ignore("store", false);
+    reader_.Ignore("include", Json::array());
+    reader_.Ignore("truncation", "disabled");
   }
 
   // What needs responses that are stored.
@@ -55,15 +43,15 @@ class ResponsesReader {
 
   void ReadMaxTokens() {
     std::optional<int> max_tokens;
-    reader_.Int("max_output_tokens", 1, kOutputTokensMax, max_tokens);
+    reader_.Int("max_output_tokens", 1, kMaxTokensMax, max_tokens);
     if (max_tokens) chat_["max_tokens"] = *max_tokens;
   }
 
   void ReadInput() {
     std::string instructions;
-    reader_.String("instructions", std::numeric_limits<size_t>::max(), instructions);
+    reader_.String("instructions", kAnyTextBytes, instructions);
     if (!instructions.empty()) Add("system", instructions);
-    const OrderedJson input = body_.value("input", OrderedJson());
+    const OrderedJson input = Take("input");
     if (input.is_string()) return Add("user", input.get<std::string>());
     if (!input.is_array() || input.empty()) {
       return reader_.Fail("input", "input must be a string or a list of at least one item");
@@ -78,9 +66,7 @@ class ResponsesReader {
   }
 
   void ReadItem(const std::string& where, const OrderedJson& item) {
-    const auto field = [&](const char* name) {
-      return item.is_object() ? item.value(name, OrderedJson()) : OrderedJson();
-    };
+    const auto field = [&](const char* name) { return MemberOf(item, name); };
     const OrderedJson type = field("type");
     if (type == OrderedJson("function_call")) {
       const OrderedJson call = {
@@ -112,7 +98,7 @@ class ResponsesReader {
     if (content.is_string()) return content.get<std::string>();
     std::string joined;
     for (const OrderedJson& part : content.is_array() ? content : OrderedJson::array()) {
-      const OrderedJson text = part.is_object() ? part.value("text", OrderedJson()) : OrderedJson();
+      const OrderedJson text = MemberOf(part, "text");
       if (!text.is_string()) {
         reader_.Fail(UnsupportedField("input", where + ": only parts with text are supported"));
         return "";
@@ -125,12 +111,12 @@ class ResponsesReader {
   }
 
   void ReadTools() {
-    if (!body_.contains("tools") || body_["tools"].is_null()) return;
-    if (!body_["tools"].is_array()) return reader_.Fail("tools", "tools must be a list");
+    const OrderedJson given = Take("tools");
+    if (given.is_null()) return;
+    if (!given.is_array()) return reader_.Fail("tools", "tools must be a list");
     OrderedJson tools = OrderedJson::array();
-    for (const OrderedJson& tool : body_["tools"]) {
-      const OrderedJson type = tool.is_object() ? tool.value("type", OrderedJson()) : OrderedJson();
-      if (type != OrderedJson("function")) {
+    for (const OrderedJson& tool : given) {
+      if (MemberOf(tool, "type") != OrderedJson("function")) {
         return reader_.Fail(UnsupportedField(
             "tools",
             fmt::format("tools[{}]: only tools of the type function are available", tools.size())));
@@ -143,21 +129,19 @@ class ResponsesReader {
   }
 
   void ReadToolChoice() {
-    if (!body_.contains("tool_choice") || body_["tool_choice"].is_null()) return;
-    const OrderedJson& choice = body_["tool_choice"];
+    const OrderedJson choice = Take("tool_choice");
     if (choice.is_object()) {
-      chat_["tool_choice"] = {{"type", choice.value("type", OrderedJson())},
-                              {"function", {{"name", choice.value("name", OrderedJson())}}}};
-    } else {
+      chat_["tool_choice"] = {{"type", MemberOf(choice, "type")},
+                              {"function", {{"name", MemberOf(choice, "name")}}}};
+    } else if (!choice.is_null()) {
       chat_["tool_choice"] = choice;
     }
   }
 
   void ReadFormat() {
-    const OrderedJson text = body_.value("text", OrderedJson());
-    if (!text.is_object() || !text.contains("format") || !text["format"].is_object()) return;
-    OrderedJson format = text["format"];
-    if (format.value("type", OrderedJson()) != OrderedJson("json_schema")) {
+    OrderedJson format = MemberOf(Take("text"), "format");
+    if (format.is_null()) return;
+    if (MemberOf(format, "type") != OrderedJson("json_schema")) {
       chat_["response_format"] = std::move(format);
       return;
     }
@@ -166,33 +150,10 @@ class ResponsesReader {
   }
 
   void ReadReasoning() {
-    const OrderedJson reasoning = body_.value("reasoning", OrderedJson());
-    if (!reasoning.is_object()) return;
-    const OrderedJson effort = reasoning.value("effort", OrderedJson());
+    const OrderedJson effort = MemberOf(Take("reasoning"), "effort");
     if (!effort.is_null()) chat_["reasoning_effort"] = effort;
   }
-
-  FieldReader& reader_;
-  OrderedJson body_;
-  OrderedJson chat_;
 };
-
-// The fields of the request that every response object has.
-Json Echoed(const Json& body) {
-  Json echoed = {{"instructions", nullptr},    {"max_output_tokens", nullptr},
-                 {"metadata", Json::object()}, {"parallel_tool_calls", true},
-                 {"temperature", nullptr},     {"text", {{"format", {{"type", "text"}}}}},
-                 {"tool_choice", "auto"},      {"tools", Json::array()},
-                 {"top_p", nullptr},           {"truncation", "disabled"},
-                 {"reasoning", nullptr},       {"user", nullptr}};
-  for (auto& [name, value] : echoed.items()) {
-    if (body.contains(name) && !body[name].is_null()) value = body[name];
-  }
-  echoed["previous_response_id"] = nullptr;
-  echoed["store"] = false;
-  echoed["background"] = false;
-  return echoed;
-}
 
 Json ResponseUsage(const Json& usage) {
   const auto number = [](const Json& object, const char* name) {
@@ -246,29 +207,25 @@ Json HeadOf(const Json& answer) {
 
 }  // namespace
 
-Parsed<ResponsesRequest> ChatOfResponses(std::string_view body) {
-  Parsed<Json> parsed = ParseBody(body);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
-  const Json& json = std::get<Json>(parsed);
-  FieldReader reader(json);
-  for (const auto& [name, value] : json.items()) {
-    if (!KeysWithinLimit(value)) RefuseKeys(reader, name);
+Parsed<TranslatedRequest> ChatOfResponses(std::string_view body) {
+  return TranslateToChat<ResponsesTranslation>(body);
+}
+
+Json EchoedInResponses(std::string_view text) {
+  const Json body = Json::parse(text, nullptr, false);
+  Json echoed = {{"instructions", nullptr},    {"max_output_tokens", nullptr},
+                 {"metadata", Json::object()}, {"parallel_tool_calls", true},
+                 {"temperature", nullptr},     {"text", {{"format", {{"type", "text"}}}}},
+                 {"tool_choice", "auto"},      {"tools", Json::array()},
+                 {"top_p", nullptr},           {"truncation", "disabled"},
+                 {"reasoning", nullptr},       {"user", nullptr}};
+  for (auto& [name, value] : echoed.items()) {
+    if (body.contains(name) && !body[name].is_null()) value = body[name];
   }
-  if (reader.error()) return *reader.error();
-  ResponsesRequest request;
-  const OrderedJson chat = ResponsesReader(reader, OrderedJson::parse(body)).Read();
-  if (reader.error()) return *reader.error();
-  request.chat = chat.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-  request.echoed = Echoed(json);
-  for (const char* name :
-       {"store", "include", "truncation", "prompt_cache_key", "safety_identifier"}) {
-    const Json value = json.value(name, Json());
-    const bool usual = value.is_null() || value == Json(false) || value == Json("disabled") ||
-                       value == Json::array();
-    if (usual) continue;
-    request.ignored += (request.ignored.empty() ? "" : ", ") + std::string(name);
-  }
-  return request;
+  echoed["previous_response_id"] = nullptr;
+  echoed["store"] = false;
+  echoed["background"] = false;
+  return echoed;
 }
 
 Json ResponsesReply::Error(const Json& error, int) { return {{"error", error}}; }

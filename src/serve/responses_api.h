@@ -8,17 +8,15 @@
 #include <string_view>
 #include <vector>
 
-#include "serve/request.h"
+#include "serve/chat_translation.h"
 #include "serve/translated_reply.h"
 
 namespace millrace::serve {
 
-struct ResponsesRequest {
-  std::string chat;     // a body of POST /v1/chat/completions
-  Json echoed;          // fields of the request that a response object repeats
-  std::string ignored;  // names of fields without effect, comma-separated
-};
-Parsed<ResponsesRequest> ChatOfResponses(std::string_view body);
+Parsed<TranslatedRequest> ChatOfResponses(std::string_view body);
+// The fields of a request that every response object repeats. REQUIRES: ChatOfResponses took the
+// body.
+Json EchoedInResponses(std::string_view body);
 
 class ResponsesReply : public TranslatedReply {
  public:
