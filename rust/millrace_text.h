@@ -117,11 +117,11 @@ MrtCode mrt_template_render(const MrtTemplate* tmpl, const uint8_t* context, siz
 /* ---- Constrained output --------------------------------------------------------------------- */
 
 typedef struct {
-  uint64_t compile_fuel;   /* work of one compilation, 50,000 per ms or so */
-  uint64_t step_fuel;      /* work of one mask of the lexer, 14,000 per ms or so */
-  size_t step_items_max;   /* work of one mask of the parser, 20,000 per ms or so */
+  uint64_t compile_fuel;   /* work of one compilation */
+  uint64_t step_fuel;      /* work of one mask of the lexer */
+  size_t step_items_max;   /* work of one mask of the parser */
   size_t row_items_max;    /* alternatives at one place of the text */
-  size_t lexer_states_max; /* of a grammar with all its matchers: a kilobyte or two each */
+  size_t lexer_states_max; /* of a grammar with all its matchers */
   size_t symbols_max;      /* of a compiled grammar */
 } MrtGrammarLimits;
 

@@ -38,7 +38,7 @@ pub struct GrammarMatcher {
     matcher: Matcher,
 }
 
-/// Reads the little-endian table of `mrt_token_table`.
+/// Reads the little-endian table that `mrt_vocabulary_new` takes.
 struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -149,7 +149,7 @@ fn top_level(grammar: &str) -> anyhow::Result<TopLevelGrammar> {
 
 fn schema_of(text: &str) -> anyhow::Result<Value> {
     let mut schema = serde_json::from_str(text)?;
-    without_notes(&mut schema);
+    without_annotations(&mut schema);
     Ok(schema)
 }
 
@@ -158,9 +158,9 @@ const FORMATS: &[&str] =
     &["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 
 /// Removes what has no effect on which values are valid, and the crate refuses.
-fn without_notes(schema: &mut Value) {
+fn without_annotations(schema: &mut Value) {
     let Some(object) = schema.as_object_mut() else { return };
-    // By the specification a format that is not known is a note.
+    // By the specification an unknown format is an annotation.
     if object.get("format").and_then(Value::as_str).is_some_and(|name| !FORMATS.contains(&name)) {
         object.remove("format");
     }
@@ -177,10 +177,14 @@ fn without_notes(schema: &mut Value) {
     for (key, value) in object.iter_mut() {
         match key.as_str() {
             "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas" => {
-                value.as_object_mut().into_iter().flatten().for_each(|(_, s)| without_notes(s));
+                value
+                    .as_object_mut()
+                    .into_iter()
+                    .flatten()
+                    .for_each(|(_, s)| without_annotations(s));
             }
             "allOf" | "anyOf" | "oneOf" | "prefixItems" => {
-                value.as_array_mut().into_iter().flatten().for_each(without_notes);
+                value.as_array_mut().into_iter().flatten().for_each(without_annotations);
             }
             "items"
             | "additionalProperties"
@@ -192,7 +196,7 @@ fn without_notes(schema: &mut Value) {
             | "propertyNames"
             | "unevaluatedItems"
             | "unevaluatedProperties" => {
-                without_notes(value);
+                without_annotations(value);
             }
             _ => (),
         }
@@ -252,7 +256,8 @@ fn lark_of_tags(tags: &Value) -> anyhow::Result<String> {
         let rest = &begin[triggers[used].len()..];
         let rest = if rest.is_empty() { String::new() } else { literal(rest) };
         let end = literal(string_of(structure, "end")?);
-        let schema = structure.get("schema").cloned().unwrap_or(json!({}));
+        let mut schema = structure.get("schema").cloned().unwrap_or(json!({}));
+        without_annotations(&mut schema);
         rules += &format!("tag_{i}: free_{used} {rest} body_{i} {end}\nbody_{i}: %json {schema}\n");
         parts.push(format!("tag_{i}"));
     }

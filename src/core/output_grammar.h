@@ -37,8 +37,8 @@ class TokenMatcher {
   virtual ~TokenMatcher() = default;
   // The tokens that may follow `output`, all that the sequence has generated: token t if bit t % 32
   // of word t / 32 is set. After a complete match it has the end-of-sequence tokens. Waits until
-  // the grammar is compiled. Valid until the next call. kInvalidArgument: the grammar is unsound;
-  // kResourceExhausted: it is beyond the limits; kInternal: `output` does not match it.
+  // the grammar is compiled. Valid until the next call. kInvalidArgument: the grammar is unsound
+  // or the output takes more work than the limits allow; kInternal: `output` does not match it.
   virtual Result<std::span<const uint32_t>> Allowed(std::span<const TokenId> output) = 0;
 };
 

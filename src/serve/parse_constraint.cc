@@ -9,18 +9,15 @@
 #include "core/output_grammar.h"
 #include "serve/limits.h"
 #include "serve/parse_common.h"
+#include "text/tool_grammar.h"
 
 namespace millrace::serve {
 namespace {
 
-// White space between the tokens of JSON. Small models may write it without end where the grammar
-// lets them.
-constexpr const char* kWhiteSpace = "[ \\t]{1,2}|\\n[ \\t]{0,40}";
-
 // How it is constrained beside the schema.
 struct WhiteSpace {
   bool none = false;
-  std::string pattern = kWhiteSpace;
+  std::string pattern = text::kJsonWhiteSpace;
 };
 
 void Constrain(const WhiteSpace& space, OrderedJson& schema) {

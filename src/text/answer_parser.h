@@ -49,8 +49,8 @@ class AnswerParser {
  private:
   enum class At {
     kStart,      // nothing but white space has come
-    kReasoning,  //
-    kText,       //
+    kReasoning,  // after its begin marker
+    kText,       // content
     kCalls,      // between calls
     kObject,     // in a {"name": ..., "arguments": ...}
     kValue,      // in arguments whose name is known

@@ -10,12 +10,14 @@
 #include <vector>
 
 #include "text/ffi.h"
+#include "text/token_table.h"
 
 namespace millrace::text {
 namespace {
 
-// The crate's defaults, except for less memory of states. The largest published schemas (FHIR) take
-// half of the work and of the symbols.
+// The crate's defaults, except for less memory of states. By the
+// crate's documentation, the largest published schemas (FHIR) take half of the work and the
+// symbols.
 constexpr MrtGrammarLimits kLimits = {.compile_fuel = 1'000'000,
                                       .step_fuel = 200'000,
                                       .step_items_max = 50'000,
@@ -23,15 +25,6 @@ constexpr MrtGrammarLimits kLimits = {.compile_fuel = 1'000'000,
                                       .lexer_states_max = 50'000,
                                       .symbols_max = 500'000};
 constexpr size_t kBitsPerWord = 32;
-
-uint32_t TokensIn(const std::string& table) {
-  // The number after the eight bytes of "mrtable1".
-  uint32_t tokens = 0;
-  for (size_t i = 0; i < 4 && table.size() >= 12; ++i) {
-    tokens |= uint32_t{static_cast<uint8_t>(table[8 + i])} << (8 * i);
-  }
-  return tokens;
-}
 
 }  // namespace
 
@@ -48,7 +41,7 @@ class Grammars::Vocabulary {
     MR_RETURN_IF_ERROR(status_);
     return vocabulary_;
   }
-  size_t mask_words() const { return (TokensIn(*table_.bytes) + kBitsPerWord - 1) / kBitsPerWord; }
+  size_t mask_words() const { return (TokensIn(table_) + kBitsPerWord - 1) / kBitsPerWord; }
 
  private:
   Status Make() {
@@ -163,24 +156,6 @@ class Grammars::Matcher : public TokenMatcher {
   size_t consumed_ = 0;  // tokens
   std::vector<uint32_t> mask_;
 };
-
-TokenTable ByteTable() {
-  constexpr uint32_t kBytes = 256;
-  std::string bytes = "mrtable1";
-  const auto put = [&bytes](uint32_t number) {
-    for (int shift = 0; shift < 32; shift += 8) bytes.push_back(static_cast<char>(number >> shift));
-  };
-  put(kBytes + 1);
-  put(1);
-  put(kBytes);
-  for (uint32_t byte = 0; byte < kBytes; ++byte) {
-    put(2);
-    bytes.push_back(static_cast<char>(byte));
-  }
-  put(2 * 3 + 1);
-  bytes += "end";
-  return {"bytes", std::make_shared<const std::string>(std::move(bytes))};
-}
 
 std::shared_ptr<Grammars> Grammars::Of(const TokenTable& table) {
   static Mutex mutex;

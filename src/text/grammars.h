@@ -26,7 +26,7 @@ class Grammars : public GrammarSource {
   static constexpr size_t kKept = 64;         // compiled grammars
   static constexpr size_t kQueuedMax = 1024;  // that wait to be compiled in the background
 
-  // Returns at once; the thread begins with the table, which takes some 100 ms if it is large.
+  // Returns at once; the thread begins with the table.
   static std::shared_ptr<Grammars> Of(const TokenTable& table);
   ~Grammars() override;
 
@@ -55,9 +55,5 @@ class Grammars : public GrammarSource {
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
-
-// A vocabulary of the 256 bytes. What a grammar takes to compile hardly depends on the
-// vocabulary.
-TokenTable ByteTable();
 
 }  // namespace millrace::text

@@ -196,7 +196,7 @@ TEST(Grammars, WhatCannotBeCompiledIsRefusedWithOneLine) {
   EXPECT_TRUE(v.grammars->Check(GrammarOf(GrammarKind::kRegex, "a")).ok());
 }
 
-TEST(Grammars, NotesOfASchemaAreNoConstraints) {
+TEST(Grammars, AnnotationsOfASchemaDoNotConstrain) {
   const Vocabulary v = ByteLevel();
   for (const char* schema :
        {R"({"type": "string", "format": "path"})", R"({"type": "array", "uniqueItems": false})",
@@ -205,6 +205,10 @@ TEST(Grammars, NotesOfASchemaAreNoConstraints) {
     const Status status = v.grammars->Check(GrammarOf(GrammarKind::kJsonSchema, schema));
     EXPECT_TRUE(status.ok()) << schema << ": " << status.message();
   }
+  const Status tags = v.grammars->Check(GrammarOf(GrammarKind::kTags, R"({"triggers": ["<f"],
+      "structures": [{"begin": "<f>", "schema": {"type": "string", "format": "path"},
+                      "end": "</f>"}]})"));
+  EXPECT_TRUE(tags.ok()) << tags.message();
   const Status unique = v.grammars->Check(
       GrammarOf(GrammarKind::kJsonSchema, R"({"type": "array", "uniqueItems": true})"));
   EXPECT_EQ(unique.code(), StatusCode::kInvalidArgument);

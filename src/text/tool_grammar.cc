@@ -23,7 +23,7 @@ OrderedJson ArgumentsOf(const OrderedJson& function) {
   OrderedJson& options = schema["x-guidance"];
   if (!options.is_object()) options = OrderedJson::object();
   if (!strict) options["lenient"] = true;
-  options["whitespace_pattern"] = "[ \\t]{1,2}|\\n[ \\t]{0,40}";
+  options["whitespace_pattern"] = kJsonWhiteSpace;
   return schema;
 }
 

@@ -13,6 +13,10 @@
 
 namespace millrace::text {
 
+// White space between the tokens of JSON, as a regular expression. Small models may write it
+// without end where the grammar lets them.
+inline constexpr char kJsonWhiteSpace[] = "[ \\t]{1,2}|\\n[ \\t]{0,40}";
+
 // The id of a marker that is a special token; nullopt: it is text.
 using SpecialTokenId = std::function<std::optional<TokenId>(std::string_view)>;
 

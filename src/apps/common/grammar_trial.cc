@@ -15,6 +15,7 @@
 #include "base/child_process.h"
 #include "core/sampling_params.h"
 #include "text/grammars.h"
+#include "text/token_table.h"
 
 namespace millrace::apps {
 namespace {

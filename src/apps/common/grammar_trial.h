@@ -9,12 +9,13 @@
 
 namespace millrace::apps {
 
-// What one grammar may take. Published schemas take some 10 ms.
-inline constexpr int kGrammarCpuSeconds = 2;
+// What one grammar may take. A worker that compiles it again waits about as long, which must be
+// less than its stuck_limit.
+inline constexpr int kGrammarCpuSeconds = 1;
 inline constexpr int kGrammarWallSeconds = 8;
 inline constexpr size_t kGrammarMemoryBytes = size_t{1} << 30;
-// Less than the threads of the server have, which compile it again.
-inline constexpr size_t kGrammarStackBytes = size_t{4} << 20;
+// Half of what the threads have that compile it again, where the limit of stacks is unlimited.
+inline constexpr size_t kGrammarStackBytes = size_t{1} << 20;
 
 // kInvalidArgument: it is unsound, or needs more than these limits. Runs this program with the
 // command below.
