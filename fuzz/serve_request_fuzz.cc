@@ -4,7 +4,7 @@
 #include "serve/messages_api.h"
 #include "serve/ollama_api.h"
 #include "serve/request.h"
-#include "serve/responses_api.h"
+#include "serve/responses_request.h"
 
 namespace {
 
@@ -80,7 +80,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           [](const serve::DetokenizeRequest& request) { CheckTokens(request.tokens); });
       break;
     case 4: Try(serve::ChatOfMessages(body, data[0] >= 128), CheckChat); break;
-    case 5: Try(serve::ChatOfResponses(body), CheckChat); break;
+    case 5: Try(serve::ChatOfResponses(body, {.id = "resp_1"}), CheckChat); break;
     default:
       Try(serve::ChatOfOllama(
               body, data[0] % 8 == 6 ? serve::OllamaRoute::kChat : serve::OllamaRoute::kGenerate),

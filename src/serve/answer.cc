@@ -20,6 +20,11 @@ bool Answer::Flush(std::vector<Choice>& choices, const UsageCounts& usage) {
   return reply_->Write(std::exchange(events_, {}));
 }
 
+bool Answer::Ping() {
+  Start();
+  return reply_->Write(std::string(kPing));
+}
+
 void Answer::Finish(std::vector<Choice>& choices, const UsageCounts& usage,
                     const std::vector<TokenReports>& prompt_reports,
                     const std::optional<AnswerTimes>& metrics) {
@@ -40,8 +45,10 @@ void Answer::Finish(std::vector<Choice>& choices, const UsageCounts& usage,
     return;
   }
   Json list = Json::array();
+  Json prompt_ids;
   for (size_t i = 0; i < choices.size(); ++i) {
     ChoicePart part = choices[i].Take();
+    if (i == 0 && part.prompt_token_ids) prompt_ids = *part.prompt_token_ids;
     if (format_.prompt_logprobs && prompt_reports[i]) {
       part.prompt_logprobs = PromptLogprobs(*prompt_reports[i]);
     }
@@ -51,6 +58,7 @@ void Answer::Finish(std::vector<Choice>& choices, const UsageCounts& usage,
                        std::move(list));
   body["usage"] = UsageJson(usage);
   if (metrics) body["metrics"] = MetricsJson(*metrics);
+  if (format_.chat && !prompt_ids.is_null()) body["prompt_token_ids"] = std::move(prompt_ids);
   if (format_.chat && format_.prompt_logprobs && prompt_reports[0]) {
     body["prompt_logprobs"] = PromptLogprobs(*prompt_reports[0]);
   }
@@ -74,10 +82,10 @@ void Answer::Collect(std::vector<Choice>& choices, const UsageCounts& usage) {
     if (!choices[i].HasOutput()) continue;
     const ChoicePart part = choices[i].Take();
     if (format_.chat && !role_sent_[i]) {
-      AppendChunk(ChatRoleDelta(static_cast<int>(i)), part.fingerprint, usage);
+      AppendChunk(ChatRoleDelta(static_cast<int>(i)), part, usage);
       role_sent_[i] = true;
     }
-    AppendChunk(format_.chat ? ChatDelta(part) : CompletionChoice(part), part.fingerprint, usage);
+    AppendChunk(format_.chat ? ChatDelta(part) : CompletionChoice(part), part, usage);
   }
 }
 
@@ -91,10 +99,13 @@ std::string Answer::Fingerprints() const {
   return fmt::format("{}", fmt::join(fingerprints_, "+"));
 }
 
-void Answer::AppendChunk(Json choice, const std::string& fingerprint, const UsageCounts& usage) {
+void Answer::AppendChunk(Json choice, const ChoicePart& part, const UsageCounts& usage) {
   Json chunk =
-      Envelope(head_, fingerprint, format_.chat ? "chat.completion.chunk" : "text_completion",
+      Envelope(head_, part.fingerprint, format_.chat ? "chat.completion.chunk" : "text_completion",
                Json::array({std::move(choice)}));
+  if (format_.chat && part.prompt_token_ids && part.index == 0) {
+    if (!std::exchange(prompt_ids_sent_, true)) chunk["prompt_token_ids"] = *part.prompt_token_ids;
+  }
   if (format_.continuous_usage) {
     chunk["usage"] = UsageJson(usage);
   } else if (format_.include_usage) {
@@ -106,11 +117,7 @@ void Answer::AppendChunk(Json choice, const std::string& fingerprint, const Usag
 void Answer::Start() {
   if (started_) return;
   started_ = true;
-  net::HttpResponse head{.status = 200,
-                         .headers = {{"content-type", "text/event-stream; charset=utf-8"},
-                                     {"cache-control", "no-cache"},
-                                     {"x-accel-buffering", "no"}},
-                         .body = ""};
+  net::HttpResponse head = EventStreamHead();
   AddIgnoredHeader(head);
   reply_->Start(std::move(head));
 }

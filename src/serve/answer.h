@@ -39,6 +39,8 @@ class Answer {
   // Writes all output so far of a stream in one part; does nothing for a whole answer, which Finish
   // writes. Returns false if the client has disconnected.
   bool Flush(std::vector<Choice>& choices, const UsageCounts& usage);
+  // Streams only: sends a ping, and the head if it has not been sent. Returns as Flush.
+  bool Ping();
   // Ends the answer; every choice has finished. `prompt_reports`: one per choice, or empty.
   // `metrics`: what its time went into, if that was asked for and is known.
   void Finish(std::vector<Choice>& choices, const UsageCounts& usage,
@@ -51,13 +53,15 @@ class Answer {
   bool started() const { return started_; }
 
  private:
-  void AppendChunk(Json choice, const std::string& fingerprint, const UsageCounts& usage);
+  // A chunk with `choice`, which is of `part`.
+  void AppendChunk(Json choice, const ChoicePart& part, const UsageCounts& usage);
   std::string Fingerprints() const;
   void AddIgnoredHeader(net::HttpResponse& response) const;
   const AnswerFormat format_;
   const ResponseHead head_;
   const std::shared_ptr<net::HttpReply> reply_;
   bool started_ = false;
+  bool prompt_ids_sent_ = false;           // chat streams
   std::string events_;                     // not yet written
   std::vector<bool> role_sent_;            // chat streams: by choice
   std::vector<std::string> fingerprints_;  // of its tokens so far, each once

@@ -45,5 +45,7 @@ Json ErrorBody(const ApiError& error);
 net::HttpResponse ErrorResponse(const ApiError& error);
 
 net::HttpResponse JsonResponse(const Json& body, int status = 200);
+// Of server-sent events.
+net::HttpResponse EventStreamHead();
 
 }  // namespace millrace::serve

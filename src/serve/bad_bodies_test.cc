@@ -156,7 +156,11 @@ const BadField kBadOnBoth[] = {
     {"use_beam_search", "true", "use_beam_search"},
     {"logits_processors", "[\"x\"]", "logits_processors"},
     {"prompt_embeds", "\"AAAA\"", "prompt_embeds"},
-    {"truncate_prompt_tokens", "5", "truncate_prompt_tokens"},
+    {"truncate_prompt_tokens", "0", "truncate_prompt_tokens"},
+    {"truncate_prompt_tokens", "-2", "truncate_prompt_tokens"},
+    {"truncation_side", "\"middle\"", "truncation_side"},
+    {"return_token_ids", "1", "return_token_ids"},
+    {"return_tokens_as_token_ids", "\"yes\"", "return_tokens_as_token_ids"},
     {"allowed_token_ids", "[]", "allowed_token_ids"},
     {"allowed_token_ids", "[\"a\"]", "allowed_token_ids"},
     {"allowed_token_ids", "[99999]", "allowed_token_ids"},
@@ -279,7 +283,7 @@ const BadField kBadChats[] = {
     {"chat_template_kwargs", "{\"messages\": []}", "chat_template_kwargs"},
     {"chat_template_kwargs", "{\"tokenize\": true}", "chat_template_kwargs"},
     {"add_generation_prompt", "5", "add_generation_prompt"},
-    {"continue_final_message", "true", "continue_final_message"},
+    {"continue_final_message", "1", "continue_final_message"},
     {"echo", "true", "echo"},
 };
 

@@ -62,6 +62,11 @@ Choice::Choice(std::shared_ptr<const text::Tokenizer> tokenizer, const SamplingP
   part_.index = setup_.index;
   part_.text = setup_.echo;
   part_.has_logprobs = params.logprobs.has_value();
+  part_.tokens_as_ids = setup_.tokens_as_ids;
+  if (setup_.token_ids) {
+    part_.token_ids.emplace();
+    part_.prompt_token_ids.emplace(prompt.begin(), prompt.end());
+  }
   text_offset_ = CountCharacters(setup_.echo);
 }
 
@@ -77,6 +82,7 @@ bool Choice::Apply(const RequestOutput& output) {
     const TokenId token = output.tokens[i];
     ++generated_;
     if (setup_.hide_generated) continue;
+    if (part_.token_ids) part_.token_ids->push_back(token);
     AddReport(token, i < output.logprobs.size() ? &output.logprobs[i] : nullptr);
     const bool stops = output.stop_token && i + 1 == output.tokens.size();
     if (stops && !params_.include_stop_str_in_output) continue;
@@ -169,6 +175,8 @@ ChoicePart Choice::Take() {
   next.index = part_.index;
   next.has_logprobs = part_.has_logprobs;
   next.fingerprint = part_.fingerprint;
+  next.tokens_as_ids = part_.tokens_as_ids;
+  if (part_.token_ids) next.token_ids.emplace();
   std::swap(next, part_);
   next.has_logprobs = next.has_logprobs && !next.logprobs.empty();
   return next;

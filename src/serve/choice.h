@@ -33,6 +33,8 @@ class Choice {
     bool echo_reports = false;    // the prompt's log-probabilities belong to the echo
     bool hide_generated = false;  // the client asked for the echo only
     AnswerSplit split = {};
+    bool token_ids = false;         // its parts have ids, the first one those of the prompt too
+    bool tokens_as_ids = false;     // as ChoicePart
     std::string call_id_seed = {};  // ids of tool calls follow from it
   };
   Choice(std::shared_ptr<const text::Tokenizer> tokenizer, const SamplingParams& params,

@@ -28,10 +28,47 @@ std::string NewId(const std::string& prefix, uint64_t number) {
                      HashCounter(process, 2 * number + 1));
 }
 
+int64_t UnixSeconds() {
+  using std::chrono::system_clock;
+  return std::chrono::duration_cast<std::chrono::seconds>(system_clock::now().time_since_epoch())
+      .count();
+}
+
+namespace {
+
+// Stands for the end of the last message while a template is rendered: private use characters.
+constexpr std::string_view kEndMark = "\uE000end\uE001";
+constexpr std::string_view kWhiteSpace = " \t\r\n";
+
+// The last message with the mark after its content, before white space at its end.
+std::string MarkEnd(const std::string& messages, std::string& white_space) {
+  auto list = nlohmann::ordered_json::parse(messages);
+  auto content = list.back()["content"].get<std::string>();
+  const size_t end = content.find_last_not_of(kWhiteSpace) + 1;
+  white_space = content.substr(end);
+  content.insert(end, kEndMark);
+  list.back()["content"] = content;
+  return list.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+// Cuts what the template puts after the last message. White space at its end stays if the template
+// kept it.
+bool CutAtMark(std::string& prompt, const std::string& white_space) {
+  const size_t mark = prompt.rfind(kEndMark);
+  if (mark == std::string::npos) return false;
+  const size_t after = mark + kEndMark.size();
+  const bool kept = prompt.compare(after, white_space.size(), white_space) == 0;
+  prompt.resize(mark);
+  if (kept) prompt += white_space;
+  return true;
+}
+
+}  // namespace
+
 Parsed<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::string& text,
                                         const text::EncodeOptions& options,
-                                        const std::string& param) {
-  if (text.size() / kBytesPerTokenMax > static_cast<size_t>(model.max_model_len)) {
+                                        const std::string& param, bool any_length) {
+  if (!any_length && text.size() / kBytesPerTokenMax > static_cast<size_t>(model.max_model_len)) {
     return ContextTooLongText(model.max_model_len, text.size(), param);
   }
   Result<std::vector<TokenId>> tokens = model.tokenizer->Encode(text, options);
@@ -52,20 +89,28 @@ Parsed<std::string> RenderConversation(const ServedModel& model, const Conversat
   if (model.chat_template == nullptr) {
     return UnsupportedField("messages", "this model has no chat template; use /v1/completions");
   }
-  const text::ChatInput input{.messages_json = conversation.messages,
+  std::string white_space;
+  const text::ChatInput input{.messages_json = conversation.continue_last
+                                                   ? MarkEnd(conversation.messages, white_space)
+                                                   : conversation.messages,
                               .tools_json = conversation.tools,
                               .kwargs_json = conversation.template_kwargs,
                               .add_generation_prompt = conversation.add_generation_prompt,
                               .civil_seconds = CivilSeconds()};
   Result<std::string> prompt = model.chat_template->Render(input);
   if (!prompt.ok()) return FromStatus(prompt.status(), "messages");
+  if (conversation.continue_last && !CutAtMark(*prompt, white_space)) {
+    return BadField("continue_final_message",
+                    "The chat template does not show the last message as it is.");
+  }
   return std::move(prompt).value();
 }
 
-Parsed<std::vector<TokenId>> EncodeRendered(const ServedModel& model, const std::string& prompt) {
+Parsed<std::vector<TokenId>> EncodeRendered(const ServedModel& model, const std::string& prompt,
+                                            bool any_length) {
   return EncodeText(model, prompt,
                     {.add_special_tokens = false, .parse_special = true, .guarded = true},
-                    "messages");
+                    "messages", any_length);
 }
 
 Parsed<std::vector<TokenId>> EncodeConversation(const ServedModel& model,

@@ -1,8 +1,10 @@
 #include "serve/generation.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
+#include "serve/stream_pings.h"
 #include "serve/stream_record.h"
 
 namespace millrace::serve {
@@ -13,6 +15,17 @@ void Generation::Begin(std::shared_ptr<ModelContext> model_context, GenerationSp
       new Generation(std::move(model_context), std::move(spec), std::move(reply)));
   generation->AbortWhenDisconnected();
   generation->SubmitAll();
+  if (generation->spec_.format.stream && generation->model_context_->pings != nullptr) {
+    generation->model_context_->pings->Add(generation);
+  }
+}
+
+void Generation::PingIfSilent(Time now, Duration silence) {
+  MutexLock lock(mutex_);
+  if (now - std::max(written_, spec_.arrived) < silence) return;
+  written_ = now;
+  ping_ = true;
+  ScheduleIfNeeded();
 }
 
 bool Generation::Restore(std::shared_ptr<ModelContext> model_context, GenerationSpec spec,
@@ -147,6 +160,8 @@ Generation::Generation(std::shared_ptr<ModelContext> model_context, GenerationSp
                                           .echo_reports = spec_.echo && params.logprobs,
                                           .hide_generated = spec_.echo_only,
                                           .split = spec_.split,
+                                          .token_ids = spec_.options.token_ids,
+                                          .tokens_as_ids = spec_.options.tokens_as_ids,
                                           .call_id_seed = spec_.head.id});
     }
   }
@@ -256,17 +271,19 @@ void Generation::Deliver(int prompt, RequestOutput&& output) {
 }
 
 void Generation::ScheduleIfNeeded() {
-  if (!begun_ || scheduled_ || mailbox_.empty()) return;
+  if (!begun_ || scheduled_ || (mailbox_.empty() && !ping_)) return;
   scheduled_ = true;
   model_context_->workers.Post([self = shared_from_this()] { self->Run(); });
 }
 
 void Generation::Run() {
   std::vector<Mail> output;
-  bool overflowed = false;
+  bool overflowed = false, ping = false;
   {
     MutexLock lock(mutex_);
     output.swap(mailbox_);
+    ping = std::exchange(ping_, false) && output.empty();
+    if (!output.empty()) written_ = model_context_->clock.Now();
     overflowed = overflowed_;
     answered_ = answered_ || cancelled_;
   }
@@ -276,7 +293,7 @@ void Generation::Run() {
     if (Complete()) {
       answered_ = true;
       Finish();
-    } else if (!answer_.Flush(choices_, Usage())) {
+    } else if (!(ping ? answer_.Ping() : answer_.Flush(choices_, Usage()))) {
       answered_ = true;
       Cancel();
     }
@@ -342,10 +359,10 @@ void Generation::TakePromptReports(int prompt, const RequestOutput& output) {
   }
 }
 
-// In a resumable stream each token becomes an event of its own, so that the numbers of the events
-// do not depend on which tokens were ready together. Returns the same as Choice::Apply.
+// In a stream that is kept each token becomes an event of its own, so that the numbers of the
+// events do not depend on which tokens were ready together. Returns the same as Choice::Apply.
 bool Generation::ApplyOutput(Choice& choice, const RequestOutput& output) {
-  if (!spec_.resumable) return choice.Apply(output);
+  if (!spec_.event_per_token) return choice.Apply(output);
   const size_t pieces = std::max<size_t>(output.tokens.size(), 1);
   bool stopped = false;
   for (size_t i = 0; i < pieces && !choice.finished(); ++i) {

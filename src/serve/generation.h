@@ -41,8 +41,9 @@ struct GenerationSpec {
   std::string request_id;  // x-request-id
   std::string route;
   std::string cache_salt;
-  std::string owner;       // Call::owner
-  bool resumable = false;  // a kept stream: one event per token, regardless of timing
+  std::string owner;             // Call::owner
+  bool resumable = false;        // the stream is kept; the journal gets what continues it
+  bool event_per_token = false;  // regardless of timing, for a stream that is kept
   Time arrived;
 };
 
@@ -60,6 +61,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
                       std::vector<cluster::RecoveredRequest> earlier,
                       cluster::RecoveredRequests& requests);
   ~Generation();
+
+  // Sends a ping soon if the stream has been silent for `silence`. Any thread.
+  void PingIfSilent(Time now, Duration silence);
 
  private:
   struct Mail {
@@ -121,6 +125,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool scheduled_ MR_GUARDED_BY(mutex_) = false;  // a worker runs it or is about to
   bool cancelled_ MR_GUARDED_BY(mutex_) = false;
   bool overflowed_ MR_GUARDED_BY(mutex_) = false;
+  bool ping_ MR_GUARDED_BY(mutex_) = false;  // is due
+  Time written_ MR_GUARDED_BY(mutex_);       // when it last had something to write
 
   // Used by the worker only.
   Answer answer_;

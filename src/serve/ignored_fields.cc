@@ -32,8 +32,6 @@ void IgnoreKnownFields(FieldReader& reader) {
   // Fields of vLLM. Without beam search, length_penalty has no effect in vLLM either.
   reader.Ignore("length_penalty", 1.0);
   reader.Ignore("spaces_between_special_tokens", true);
-  reader.Ignore("truncation_side");
-  reader.Ignore("return_token_ids", false);
   reader.Ignore("return_prompt_text", false);
   reader.Ignore("return_token_offsets", false);
   reader.Ignore("kv_transfer_params");

@@ -70,8 +70,6 @@ TEST_F(IgnoredFields, KnownFieldsAreNamedUnlessTheyHaveTheirUsualValue) {
                                    {"length_penalty", 1.0, 0.5},
                                    {"length_penalty", 1, 2},
                                    {"spaces_between_special_tokens", true, false},
-                                   {"truncation_side", nullptr, "left"},
-                                   {"return_token_ids", false, true},
                                    {"return_prompt_text", false, true},
                                    {"return_token_offsets", false, true},
                                    {"kv_transfer_params", nullptr, {{"do_remote_decode", true}}},
@@ -165,15 +163,12 @@ TEST_F(IgnoredFields, FieldsThatWouldChangeTheAnswerAreRefused) {
     Json value;
   };
   for (const Case& c :
-       std::vector<Case>{{kCompletions, "return_tokens_as_token_ids", true},
-                         {kCompletions, "logprob_token_ids", {1}},
+       std::vector<Case>{{kCompletions, "logprob_token_ids", {1}},
                          {kCompletions, "repetition_detection", {{"max_pattern_size", 4}}},
-                         {kChat, "return_tokens_as_token_ids", true},
                          {kChat, "documents", {{{"text", "x"}}}},
                          {kChat, "web_search_options", {{"search_context_size", "low"}}},
                          {kChat, "add_special_tokens", true},
                          {"/tokenize", "chat_template", "{{ 1 }}"},
-                         {"/tokenize", "continue_final_message", true},
                          {"/tokenize", "documents", {{{"text", "x"}}}}}) {
     Json body = c.path == kCompletions ? CompletionBody() : ChatBody();
     body[c.field] = c.value;

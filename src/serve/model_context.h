@@ -7,6 +7,7 @@
 #include "serve/request.h"
 #include "serve/request_registry.h"
 #include "serve/service.h"
+#include "serve/stream_pings.h"
 #include "serve/worker_pool.h"
 
 namespace millrace::serve {
@@ -15,10 +16,11 @@ struct ModelContext {
   ServedModel model;
   ParseContext context;
   ModelMetrics metrics;
-  RequestRegistry& registry;  // owned by the service, as the next two
+  RequestRegistry& registry;  // owned by the service, as the next three
   WorkerPool& workers;
   const Clock& clock;
-  int64_t created = 0;  // Unix seconds
+  StreamPings* pings = nullptr;  // null: silent streams stay silent
+  int64_t created = 0;           // Unix seconds
   LatencyLimits limits;
   std::optional<double> refuse_beyond;  // as of ServiceOptions
 };

@@ -29,6 +29,7 @@ class OllamaReply : public TranslatedReply {
   std::string Chunk(const Json& chunk) override;
   std::string Done() override;
   std::string StreamError(const Json& error) override;
+  bool HasComments() const override { return false; }
   const char* StreamType() const override { return "application/x-ndjson"; }
 
  private:

@@ -6,7 +6,6 @@
 #include "serve/limits.h"
 #include "serve/messages_api.h"
 #include "serve/parse_common.h"
-#include "serve/responses_api.h"
 #include "serve/service_impl.h"
 
 namespace millrace::serve {
@@ -18,7 +17,6 @@ void OtherApis::AddTo(RouteTable& table) {
   add("POST", "/v1/messages", [this](Call call) { Messages(std::move(call)); });
   add("POST", "/v1/messages/count_tokens",
       [this](Call call) { CountMessageTokens(std::move(call)); });
-  add("POST", "/v1/responses", [this](Call call) { Responses(std::move(call)); });
   add("POST", "/api/chat", [this](Call call) { Ollama(std::move(call), OllamaRoute::kChat); });
   add("POST", "/api/generate",
       [this](Call call) { Ollama(std::move(call), OllamaRoute::kGenerate); });
@@ -60,14 +58,6 @@ void OtherApis::CountMessageTokens(Call call) {
   Parsed<std::vector<TokenId>> tokens = EncodeConversation(loaded->model, request.conversation);
   if (auto* error = std::get_if<ApiError>(&tokens)) return refuse(*error);
   call.reply->Send(JsonResponse({{"input_tokens", std::get<std::vector<TokenId>>(tokens).size()}}));
-}
-
-void OtherApis::Responses(Call call) {
-  auto translated = ChatOfResponses(call.request.body);
-  const Json echoed = EchoedInResponses(call.request.body);
-  Answer(std::move(call), std::move(translated), [&](auto inner, const std::string& ignored) {
-    return std::make_shared<ResponsesReply>(std::move(inner), echoed, ignored);
-  });
 }
 
 void OtherApis::Ollama(Call call, OllamaRoute route) {

@@ -1,6 +1,6 @@
 // OtherApis: the routes of other APIs, answered by the chat route: POST /v1/messages,
-// /v1/messages/count_tokens, /v1/responses, and ollama's under /api. Owned by the service; any
-// thread.
+// /v1/messages/count_tokens, and ollama's under /api. stored/response_routes.h has /v1/responses.
+// Owned by the service; any thread.
 #pragma once
 
 #include <functional>
@@ -20,6 +20,9 @@ struct ChatRoutes {
   std::function<void(Call)> chat;  // POST /v1/chat/completions
   // The loaded model, or null after a 503 has been sent.
   std::function<std::shared_ptr<ModelContext>(const Call&)> loaded;
+  // The same, without an answer.
+  std::function<std::shared_ptr<ModelContext>()> loaded_now;
+  std::function<std::string(const std::string& prefix)> new_id;
   // As of Service::Impl::ServedName.
   std::function<std::optional<std::string>(const std::string&)> served_name;
   std::vector<std::string> names;  // that are served
@@ -39,7 +42,6 @@ class OtherApis {
               const std::function<ReplyMaker>& reply_for);
   void Messages(Call call);
   void CountMessageTokens(Call call);
-  void Responses(Call call);
   void Ollama(Call call, OllamaRoute route);
   void OllamaTags(Call call);
   void OllamaShow(Call call);

@@ -1,13 +1,11 @@
-// Anthropic's Messages API and OpenAI's Responses API: the same answers as those of the chat route.
+// Anthropic's Messages API and ollama's: the same answers as those of the chat route.
 #include <gtest/gtest.h>
 
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "net/sse.h"
 #include "serve/messages_api.h"
-#include "serve/responses_api.h"
 #include "serve/testing/fixtures.h"
 
 namespace millrace::serve {
@@ -16,32 +14,12 @@ namespace {
 constexpr char kAnswer[] =
     "<think>hm</think>Sure.<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"a\"}}</tool_call>";
 
-TestServerOptions Answering(const std::string& script) {
-  TestServerOptions options;
-  options.script = script + "<|eos|>";
-  options.max_model_len = 1024;
-  options.tool_format = "hermes";
-  options.reasoning_format = "think";
-  return options;
-}
-
-struct Event {
-  std::string type;
-  Json data;
-};
-
-std::vector<Event> EventsOf(TestServer& server, const std::string& path, Json body) {
+std::vector<TypedEvent> EventsOf(TestServer& server, const std::string& path, Json body) {
   body["stream"] = true;
   auto reply = server.Post(path, body);
   EXPECT_TRUE(reply->WaitDone());
   EXPECT_EQ(reply->status(), 200) << reply->body();
-  std::vector<Event> events;
-  net::SseParser parser([&](std::string_view type, std::string_view data) {
-    events.push_back({std::string(type), Json::parse(data)});
-  });
-  EXPECT_TRUE(parser.Feed(reply->body()).ok());
-  for (const Event& event : events) EXPECT_EQ(event.data["type"], event.type);
-  return events;
+  return TypedEvents(reply->body());
 }
 
 Json ChatOf(const Parsed<TranslatedRequest>& parsed) {
@@ -87,7 +65,7 @@ TEST(Messages, AreChatRequests) {
 }
 
 TEST(Messages, AWholeAnswer) {
-  TestServer server(Answering(kAnswer));
+  TestServer server(Reciting(kAnswer));
   const Json answer = server.Call("/v1/messages", MessagesBody());
   EXPECT_TRUE(answer["id"].get<std::string>().starts_with("msg_"));
   EXPECT_EQ(answer["type"], "message");
@@ -101,9 +79,9 @@ TEST(Messages, AWholeAnswer) {
 }
 
 TEST(Messages, AStreamOfBlocks) {
-  TestServer server(Answering(kAnswer));
+  TestServer server(Reciting(kAnswer));
   std::string order, text, thinking, input;
-  for (const Event& event : EventsOf(server, "/v1/messages", MessagesBody())) {
+  for (const TypedEvent& event : EventsOf(server, "/v1/messages", MessagesBody())) {
     if (event.type == "content_block_start") {
       order += event.data["content_block"]["type"].get<std::string>() + " ";
     }
@@ -123,7 +101,7 @@ TEST(Messages, AStreamOfBlocks) {
 }
 
 TEST(Messages, StopReasons) {
-  TestServer server(Answering("hello world"));
+  TestServer server(Reciting("hello world"));
   Json body = MessagesBody();
   body["max_tokens"] = 3;
   EXPECT_EQ(server.Call("/v1/messages", body)["stop_reason"], "max_tokens");
@@ -136,7 +114,7 @@ TEST(Messages, StopReasons) {
 }
 
 TEST(Messages, ErrorsHaveTheirForm) {
-  TestServer server(Answering("x"));
+  TestServer server(Reciting("x"));
   Json body = MessagesBody();
   body.erase("max_tokens");
   Json error = server.Call("/v1/messages", body, 400);
@@ -152,7 +130,7 @@ TEST(Messages, ErrorsHaveTheirForm) {
 }
 
 TEST(Messages, FieldsWithoutEffectAreNamed) {
-  TestServer server(Answering("x"));
+  TestServer server(Reciting("x"));
   Json body = MessagesBody();
   body["metadata"] = {{"user_id", "u"}};
   body["containers"] = "c";
@@ -162,103 +140,11 @@ TEST(Messages, FieldsWithoutEffectAreNamed) {
 }
 
 TEST(Messages, TokensAreCounted) {
-  TestServer server(Answering("x"));
+  TestServer server(Reciting("x"));
   const Json body = {{"messages", {{{"role", "user"}, {"content", "x"}}}}};
   const auto count = server.Call("/v1/messages/count_tokens", body)["input_tokens"].get<int>();
   EXPECT_EQ(count, server.Call("/tokenize", body)["count"]);
   EXPECT_EQ(server.Call("/v1/messages/count_tokens", Json::object(), 400)["type"], "error");
-}
-
-// ---- Responses
-
-Json ResponsesBody() {
-  return {{"input", "x"},
-          {"max_output_tokens", 200},
-          {"tools", {{{"type", "function"}, {"name", "f"}, {"parameters", {{"type", "object"}}}}}}};
-}
-
-TEST(Responses, AreChatRequests) {
-  const auto parsed = ChatOfResponses(R"({
-      "model": "m", "instructions": "be brief", "max_output_tokens": 5, "store": true,
-      "text": {"format": {"type": "json_schema", "name": "n", "schema": {"b": 1, "a": 2}}},
-      "reasoning": {"effort": "low"},
-      "tool_choice": {"type": "function", "name": "f"},
-      "tools": [{"type": "function", "name": "f", "strict": true, "parameters": {}}],
-      "input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]},
-        {"type": "reasoning", "summary": []},
-        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "c1", "output": "r"}]})");
-  EXPECT_EQ(std::get<TranslatedRequest>(parsed).ignored, "store");
-  EXPECT_EQ(ChatOf(parsed), Json::parse(R"({
-      "model": "m", "max_tokens": 5, "reasoning_effort": "low",
-      "response_format": {"type": "json_schema",
-        "json_schema": {"name": "n", "schema": {"b": 1, "a": 2}}},
-      "tool_choice": {"type": "function", "function": {"name": "f"}},
-      "tools": [{"type": "function",
-        "function": {"name": "f", "strict": true, "parameters": {}}}],
-      "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "type": "function",
-          "function": {"name": "f", "arguments": "{}"}}]},
-        {"role": "tool", "tool_call_id": "c1", "content": "r"}]})"));
-}
-
-TEST(Responses, AWholeAnswer) {
-  TestServer server(Answering(kAnswer));
-  const Json answer = server.Call("/v1/responses", ResponsesBody());
-  EXPECT_TRUE(answer["id"].get<std::string>().starts_with("resp_"));
-  EXPECT_EQ(answer["object"], "response");
-  EXPECT_EQ(answer["status"], "completed");
-  ASSERT_EQ(answer["output"].size(), 3u);
-  EXPECT_EQ(answer["output"][0]["type"], "reasoning");
-  EXPECT_EQ(answer["output"][1]["content"][0]["text"], "Sure.");
-  EXPECT_EQ(answer["output"][2]["name"], "f");
-  EXPECT_EQ(answer["output"][2]["arguments"], "{\"s\": \"a\"}");
-  EXPECT_GT(answer["usage"]["output_tokens_details"]["reasoning_tokens"], 0);
-}
-
-TEST(Responses, AStreamAddsUpToItsLastEvent) {
-  TestServer server(Answering(kAnswer));
-  const auto events = EventsOf(server, "/v1/responses", ResponsesBody());
-  ASSERT_GT(events.size(), 6u);
-  EXPECT_EQ(events.front().type, "response.created");
-  EXPECT_EQ(events.back().type, "response.completed");
-  std::string text, arguments;
-  std::vector<Json> items;
-  for (size_t i = 0; i < events.size(); ++i) {
-    EXPECT_EQ(events[i].data["sequence_number"], i);
-    if (events[i].type == "response.output_text.delta") text += events[i].data["delta"];
-    if (events[i].type == "response.function_call_arguments.delta") {
-      arguments += events[i].data["delta"];
-    }
-    if (events[i].type == "response.output_item.done") items.push_back(events[i].data["item"]);
-  }
-  const Json& response = events.back().data["response"];
-  EXPECT_EQ(text, response["output"][1]["content"][0]["text"]);
-  EXPECT_EQ(arguments, response["output"][2]["arguments"]);
-  EXPECT_EQ(Json(items), response["output"]);
-}
-
-TEST(Responses, LengthIsIncomplete) {
-  TestServer server(Answering("hello world"));
-  Json body = ResponsesBody();
-  body["max_output_tokens"] = 3;
-  const Json answer = server.Call("/v1/responses", body);
-  EXPECT_EQ(answer["status"], "incomplete");
-  EXPECT_EQ(answer["incomplete_details"]["reason"], "max_output_tokens");
-  EXPECT_EQ(EventsOf(server, "/v1/responses", body).back().type, "response.incomplete");
-}
-
-TEST(Responses, WhatNeedsAStoreIsRefused) {
-  TestServer server(Answering("x"));
-  for (const char* field : {"previous_response_id", "conversation", "background"}) {
-    Json body = ResponsesBody();
-    body[field] = std::string(field) == "background" ? Json(true) : Json("resp_1");
-    const Json error = server.Call("/v1/responses", body, 400)["error"];
-    EXPECT_EQ(error["param"], field);
-  }
-  Json body = ResponsesBody();
-  body["tools"][0]["type"] = "web_search";
-  EXPECT_EQ(server.Call("/v1/responses", body, 400)["error"]["param"], "tools");
 }
 
 // ---- ollama
@@ -271,7 +157,7 @@ Json OllamaBody() {
 }
 
 TEST(Ollama, AWholeAnswer) {
-  TestServer server(Answering(kAnswer));
+  TestServer server(Reciting(kAnswer));
   Json body = OllamaBody();
   body["stream"] = false;
   auto reply = server.Post("/api/chat", body);
@@ -287,7 +173,7 @@ TEST(Ollama, AWholeAnswer) {
 }
 
 TEST(Ollama, AStreamIsLinesOfJson) {
-  TestServer server(Answering(kAnswer));
+  TestServer server(Reciting(kAnswer));
   auto reply = server.Post("/api/chat", OllamaBody());
   ASSERT_TRUE(reply->WaitDone());
   EXPECT_EQ(reply->Header("content-type"), "application/x-ndjson");
@@ -307,7 +193,7 @@ TEST(Ollama, AStreamIsLinesOfJson) {
 }
 
 TEST(Ollama, GenerateTagsAndShow) {
-  TestServer server(Answering("hello"));
+  TestServer server(Reciting("hello"));
   const Json body = {{"model", "tiny"}, {"prompt", "x"}, {"stream", false}};
   EXPECT_EQ(server.Call("/api/generate", body)["response"], "hello");
   EXPECT_EQ(server.Get("/api/tags")["models"][0]["name"], "tiny");
@@ -329,6 +215,36 @@ TEST(SmallRoutes, TemplateLoadAndPing) {
   EXPECT_EQ(server.Call("/apply-template", {{"prompt", "x"}}, 400)["error"]["param"], "messages");
   EXPECT_EQ(server.Get("/load")["server_load"], 0);
   EXPECT_EQ(server.Get("/ping")["status"], "ok");
+}
+
+TEST(SmallRoutes, WhatTheServerIs) {
+  TestServer server(Reciting("x"));
+  const Json info = server.Get("/server_info");
+  EXPECT_EQ(info["models"], Json({"tiny"}));
+  EXPECT_EQ(info["tool_call_parser"], "hermes");
+  EXPECT_EQ(info["constrained_output"], true);
+  const Json tokenizer = server.Get("/tokenizer_info");
+  EXPECT_EQ(tokenizer["eos_token"], "<|eos|>");
+  EXPECT_TRUE(tokenizer["chat_template"].is_string());
+}
+
+TEST(OpenApi, TheExamplesOfTheDocumentAreAnswered) {
+  TestServer server(Reciting("hello"));
+  const Json document = server.Get("/openapi.json");
+  EXPECT_EQ(document["info"]["version"], "1.2.3");
+  int examples = 0;
+  for (const auto& [path, item] : document["paths"].items()) {
+    const Json body =
+
+        item.value(Json::json_pointer("/post/requestBody/content/application~1json"), Json());
+    if (!body.contains("example")) continue;
+    auto reply = server.Post(path, body["example"]);
+    ASSERT_TRUE(reply->WaitDone()) << path;
+    EXPECT_EQ(reply->status(), 200) << path << ": " << reply->body();
+    EXPECT_EQ(reply->Header("x-millrace-ignored"), "") << path;
+    ++examples;
+  }
+  EXPECT_GE(examples, 8);
 }
 
 }  // namespace

@@ -71,6 +71,21 @@ void ReadBestOf(FieldReader& reader, const SamplingParams& params) {
   }
 }
 
+// vLLM's: -1 is the model's length, which any prompt that fits keeps; the left end is cut.
+void ReadTruncation(FieldReader& reader, GenerationOptions& options) {
+  reader.Int("truncate_prompt_tokens", -1, kIntMax, options.prompt_tokens_max);
+  if (options.prompt_tokens_max == 0) {
+    reader.Fail("truncate_prompt_tokens",
+                "truncate_prompt_tokens must be -1 for the model's length, or at least 1");
+  }
+  std::string side = "left";
+  reader.String("truncation_side", kNameBytesMax, side);
+  if (side != "left" && side != "right") {
+    reader.Fail("truncation_side", "truncation_side must be \"left\" or \"right\"");
+  }
+  options.cut_prompt_end = side == "right";
+}
+
 }  // namespace
 
 void ReadSampling(FieldReader& reader, const SamplingDefaults& defaults, SamplingParams& params) {
@@ -123,6 +138,9 @@ void ReadEnvelope(FieldReader& reader, GenerationOptions& options) {
         "return_metrics needs \"stream_options\": {\"include_usage\": true} in a stream: the "
         "metrics are in that event");
   }
+  reader.Bool("return_token_ids", options.token_ids);
+  reader.Bool("return_tokens_as_token_ids", options.tokens_as_ids);
+  ReadTruncation(reader, options);
   reader.Int("priority", kIntMin, kIntMax, options.priority);
   reader.String("cache_salt", kNameBytesMax, options.cache_salt);
   reader.String("request_id", kNameBytesMax, options.request_id);
@@ -146,16 +164,13 @@ void RefuseUnsupported(FieldReader& reader) {
   reader.Unsupported("use_beam_search", "sample n sequences instead");
   reader.Unsupported("logits_processors", "use logit_bias");
   reader.Unsupported("prompt_embeds", "send text or token ids");
-  reader.Unsupported("truncate_prompt_tokens", "shorten the prompt instead");
   reader.Unsupported("bad_words", "use logit_bias");
-  reader.Unsupported("return_tokens_as_token_ids", "log-probabilities always show tokens as text");
   reader.Unsupported("logprob_token_ids", "use logprobs to get the most likely tokens");
   reader.Unsupported("repetition_detection", "use stop or the penalties");
 }
 
 void RefuseUnsupportedConversation(FieldReader& reader) {
   reader.Unsupported("chat_template", "the model's own template is used");
-  reader.Unsupported("continue_final_message", "send the whole conversation");
   reader.Unsupported("documents", "send chat_template_kwargs: {\"documents\": [...]}");
 }
 

@@ -273,12 +273,29 @@ void ReadTools(FieldReader& reader, std::string_view text, ToolUse& use) {
   if (!reader.failed()) use.tools = Text(ParseOrderedFields(text, {"tools"}), "tools");
 }
 
+// What follows the last message: the beginning of an answer, nothing, or the rest of that message.
+void ReadEnd(FieldReader& reader, Conversation& conversation) {
+  reader.Bool("continue_final_message", conversation.continue_last);
+  if (conversation.continue_last) conversation.add_generation_prompt = false;
+  reader.Bool("add_generation_prompt", conversation.add_generation_prompt);
+  if (reader.failed() || !conversation.continue_last) return;
+  if (conversation.add_generation_prompt) {
+    return reader.Fail("continue_final_message",
+                       "continue_final_message does not go with add_generation_prompt");
+  }
+  const Json& last = reader.Find("messages")->back();
+  if (last.value("content", Json()).is_null() || last["content"] == Json("")) {
+    reader.Fail("continue_final_message",
+                "continue_final_message needs a last message with content");
+  }
+}
+
 void ReadConversation(FieldReader& reader, std::string_view text, bool show_tools,
                       Conversation& conversation) {
   CheckMessages(reader);
   CheckTemplateKwargs(reader);
   CheckKeys(reader);
-  reader.Bool("add_generation_prompt", conversation.add_generation_prompt);
+  ReadEnd(reader, conversation);
   if (reader.failed()) return;
   OrderedJson body = ParseOrderedFields(text, {"messages", "tools", "chat_template_kwargs"});
   for (OrderedJson& message : body["messages"]) Normalise(message);

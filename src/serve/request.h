@@ -44,7 +44,11 @@ struct GenerationOptions {
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
-  bool metrics = false;  // the answer tells what its time went into
+  bool metrics = false;                  // the answer tells what its time went into
+  bool token_ids = false;                // the answer has the ids of its tokens and of the prompt's
+  bool tokens_as_ids = false;            // log-probabilities name tokens by their ids
+  std::optional<int> prompt_tokens_max;  // a longer prompt is cut to this
+  bool cut_prompt_end = false;           // its end, not its beginning
   int priority = 0;
   std::string cache_salt;
   std::string request_id;  // becomes part of the response's id
@@ -82,6 +86,7 @@ struct Conversation {
   std::string tools;            // empty: none
   std::string template_kwargs;  // empty: none
   bool add_generation_prompt = true;
+  bool continue_last = false;  // the answer goes on where the last message ends
 };
 
 struct ChatRequest {

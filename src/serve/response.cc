@@ -15,10 +15,14 @@ float Finite(float logprob) { return std::max(logprob, kLogprobFloor); }
 
 Json OrNull(const std::string& text) { return text.empty() ? Json() : Json(text); }
 
-Json ChatToken(const TokenAlternative& token) {
+std::string Name(const TokenAlternative& token, bool as_ids) {
+  return as_ids ? fmt::format("token_id:{}", token.id) : TokenText(token.bytes);
+}
+
+Json ChatToken(const TokenAlternative& token, bool as_ids) {
   Json bytes = Json::array();
   for (unsigned char byte : token.bytes) bytes.push_back(byte);
-  return {{"token", TokenText(token.bytes)},
+  return {{"token", Name(token, as_ids)},
           {"logprob", Finite(token.logprob)},
           {"bytes", std::move(bytes)}};
 }
@@ -29,14 +33,14 @@ Json PromptToken(const TokenAlternative& token) {
           {"decoded_token", TokenText(token.bytes)}};
 }
 
-Json CompletionTop(const TokenReport& token) {
+Json CompletionTop(const TokenReport& token, bool as_ids) {
   if (!token.has_logprob) return nullptr;
   Json top = Json::object();
   for (const TokenAlternative& other : token.top) {
     // emplace keeps the first of two equal texts, which is the more likely one.
-    top.emplace(TokenText(other.bytes), Finite(other.logprob));
+    top.emplace(Name(other, as_ids), Finite(other.logprob));
   }
-  top.emplace(TokenText(token.chosen.bytes), Finite(token.chosen.logprob));
+  top.emplace(Name(token.chosen, as_ids), Finite(token.chosen.logprob));
   return top;
 }
 
@@ -66,15 +70,15 @@ Json UsageJson(const UsageCounts& usage) {
   return json;
 }
 
-Json CompletionLogprobs(std::span<const TokenReport> tokens) {
+Json CompletionLogprobs(std::span<const TokenReport> tokens, bool as_ids) {
   Json texts = Json::array();
   Json logprobs = Json::array();
   Json tops = Json::array();
   Json offsets = Json::array();
   for (const TokenReport& token : tokens) {
-    texts.push_back(TokenText(token.chosen.bytes));
+    texts.push_back(Name(token.chosen, as_ids));
     logprobs.push_back(token.has_logprob ? Json(Finite(token.chosen.logprob)) : Json());
-    tops.push_back(CompletionTop(token));
+    tops.push_back(CompletionTop(token, as_ids));
     offsets.push_back(token.text_offset);
   }
   return {{"tokens", std::move(texts)},
@@ -83,12 +87,12 @@ Json CompletionLogprobs(std::span<const TokenReport> tokens) {
           {"text_offset", std::move(offsets)}};
 }
 
-Json ChatLogprobs(std::span<const TokenReport> tokens) {
+Json ChatLogprobs(std::span<const TokenReport> tokens, bool as_ids) {
   Json content = Json::array();
   for (const TokenReport& token : tokens) {
-    Json entry = ChatToken(token.chosen);
+    Json entry = ChatToken(token.chosen, as_ids);
     Json top = Json::array();
-    for (const TokenAlternative& other : token.top) top.push_back(ChatToken(other));
+    for (const TokenAlternative& other : token.top) top.push_back(ChatToken(other, as_ids));
     entry["top_logprobs"] = std::move(top);
     content.push_back(std::move(entry));
   }
@@ -111,13 +115,21 @@ Json PromptLogprobs(std::span<const TokenReport> tokens) {
   return list;
 }
 
+void AddTokenIds(const ChoicePart& part, Json& choice) {
+  if (part.token_ids) choice["token_ids"] = *part.token_ids;
+}
+
 Json CompletionChoice(const ChoicePart& part) {
-  Json choice = {{"index", part.index},
-                 {"text", part.text},
-                 {"logprobs", part.has_logprobs ? CompletionLogprobs(part.logprobs) : Json()},
-                 {"finish_reason", OrNull(part.finish_reason)},
-                 {"stop_reason", part.stop_reason}};
+  Json choice = {
+      {"index", part.index},
+      {"text", part.text},
+      {"logprobs",
+       part.has_logprobs ? CompletionLogprobs(part.logprobs, part.tokens_as_ids) : Json()},
+      {"finish_reason", OrNull(part.finish_reason)},
+      {"stop_reason", part.stop_reason}};
   if (!part.prompt_logprobs.is_null()) choice["prompt_logprobs"] = part.prompt_logprobs;
+  if (part.prompt_token_ids) choice["prompt_token_ids"] = *part.prompt_token_ids;
+  AddTokenIds(part, choice);
   return choice;
 }
 
@@ -144,11 +156,14 @@ Json ChatChoice(const ChoicePart& part) {
     if (part.text.empty()) message["content"] = nullptr;
     message["tool_calls"] = CallsJson(part.calls, false);
   }
-  return {{"index", part.index},
-          {"message", std::move(message)},
-          {"logprobs", part.has_logprobs ? ChatLogprobs(part.logprobs) : Json()},
-          {"finish_reason", OrNull(part.finish_reason)},
-          {"stop_reason", part.stop_reason}};
+  Json choice = {
+      {"index", part.index},
+      {"message", std::move(message)},
+      {"logprobs", part.has_logprobs ? ChatLogprobs(part.logprobs, part.tokens_as_ids) : Json()},
+      {"finish_reason", OrNull(part.finish_reason)},
+      {"stop_reason", part.stop_reason}};
+  AddTokenIds(part, choice);
+  return choice;
 }
 
 Json ChatDelta(const ChoicePart& part) {
@@ -157,11 +172,14 @@ Json ChatDelta(const ChoicePart& part) {
   if (!part.text.empty() || (part.finish_reason.empty() && !other)) delta["content"] = part.text;
   if (!part.reasoning.empty()) delta["reasoning_content"] = part.reasoning;
   if (!part.calls.empty()) delta["tool_calls"] = CallsJson(part.calls, true);
-  return {{"index", part.index},
-          {"delta", std::move(delta)},
-          {"logprobs", part.has_logprobs ? ChatLogprobs(part.logprobs) : Json()},
-          {"finish_reason", OrNull(part.finish_reason)},
-          {"stop_reason", part.stop_reason}};
+  Json choice = {
+      {"index", part.index},
+      {"delta", std::move(delta)},
+      {"logprobs", part.has_logprobs ? ChatLogprobs(part.logprobs, part.tokens_as_ids) : Json()},
+      {"finish_reason", OrNull(part.finish_reason)},
+      {"stop_reason", part.stop_reason}};
+  AddTokenIds(part, choice);
+  return choice;
 }
 
 Json ChatRoleDelta(int index) {

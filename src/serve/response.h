@@ -62,6 +62,10 @@ struct ChoicePart {
   std::string fingerprint;    // RequestOutput::fingerprint of its newest token; empty: null
   Json stop_reason;           // the stop string, the stop token's id, or null
   Json prompt_logprobs;       // null unless requested
+  // Unset unless requested.
+  std::optional<std::vector<TokenId>> token_ids;
+  std::optional<std::vector<TokenId>> prompt_token_ids;  // in the first part of a sequence
+  bool tokens_as_ids = false;                            // in its log-probabilities
 };
 
 // A token as text: its bytes, or OpenAI's form "bytes:\xe2\x96" if they are not valid UTF-8.
@@ -80,8 +84,9 @@ struct AnswerTimes {
 };
 Json MetricsJson(const AnswerTimes& times);
 Json PhasesJson(const RequestPhases& phases);
-Json CompletionLogprobs(std::span<const TokenReport> tokens);
-Json ChatLogprobs(std::span<const TokenReport> tokens);
+// `as_ids`: tokens are "token_id:5", in vLLM's way.
+Json CompletionLogprobs(std::span<const TokenReport> tokens, bool as_ids = false);
+Json ChatLogprobs(std::span<const TokenReport> tokens, bool as_ids = false);
 // vLLM's: null for the first token, then {"ID": {logprob, rank, decoded_token}} per token.
 Json PromptLogprobs(std::span<const TokenReport> tokens);
 
@@ -96,6 +101,8 @@ Json Envelope(const ResponseHead& head, const std::string& fingerprint, const ch
 
 // Server-sent events.
 void AppendEvent(const Json& data, std::string& out);
+// A comment, which clients skip: it keeps a silent stream's connection open in proxies.
+inline constexpr std::string_view kPing = ": ping\n\n";
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
 // No other event begins like this.
 inline constexpr std::string_view kErrorEventBegin = "data: {\"error\":";

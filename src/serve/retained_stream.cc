@@ -143,6 +143,10 @@ void RetainedStream::Start(net::HttpResponse head) {
 bool RetainedStream::Write(const std::string& events) {
   MutexLock lock(mutex_);
   DetachIfGone();
+  if (events == kPing) {  // for the client of this moment
+    if (client_ && !client_->Write(events)) Detach();
+    return client_ != nullptr || kept_;
+  }
   const uint64_t before = numbered_;
   std::string numbered = Number(events);
   Keep(numbered);

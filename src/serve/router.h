@@ -22,6 +22,8 @@ struct Call {
   std::string rest;        // the part of the path after that of a kPrefix route
   // ApiKeys::Fingerprint, "" without keys. It separates the cached prefixes and streams of keys.
   std::string owner;
+  // No client reads the answer as it comes: whoever made the call keeps it, event by event.
+  bool in_background = false;
 };
 
 enum class PathKind { kExact, kPrefix };  // kPrefix: at least one byte follows the path
@@ -32,6 +34,7 @@ struct Route {
   Access access = Access::kKeyed;
   std::function<void(Call)> handler;
   PathKind kind = PathKind::kExact;
+  bool takes_form = false;  // multipart/form-data, beside JSON
 };
 
 class RouteTable {

@@ -1,7 +1,7 @@
 // POST /v1/completions, POST /v1/chat/completions and GET /v1/streams/{response id}.
 #include <fmt/format.h>
 
-#include <chrono>
+#include <algorithm>
 
 #include "base/log.h"
 #include "serve/generation.h"
@@ -13,10 +13,18 @@ namespace {
 
 constexpr size_t kGrammarErrorBytesMax = 500;
 
-int64_t UnixSeconds() {
-  using std::chrono::system_clock;
-  return std::chrono::duration_cast<std::chrono::seconds>(system_clock::now().time_since_epoch())
-      .count();
+// Cuts a prompt as the request asks.
+void Truncate(const GenerationOptions& options, int max_model_len, std::vector<TokenId>& tokens) {
+  if (!options.prompt_tokens_max) return;
+  const int left = max_model_len - options.params.max_tokens.value_or(1);
+  const auto max = static_cast<size_t>(
+      *options.prompt_tokens_max == -1 ? std::max(left, 1) : *options.prompt_tokens_max);
+  if (tokens.size() <= max) return;
+  if (options.cut_prompt_end) {
+    tokens.resize(max);
+  } else {
+    tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(max));
+  }
 }
 
 std::vector<int> Lengths(const std::vector<PromptInput>& prompts) {
@@ -35,7 +43,8 @@ Parsed<std::vector<PromptInput>> EncodePrompts(const ServedModel& model,
   for (const Prompt& prompt : request.prompts) {
     PromptInput& input = inputs.emplace_back();
     if (const auto* text = std::get_if<std::string>(&prompt)) {
-      Parsed<std::vector<TokenId>> tokens = EncodeText(model, *text, options, "prompt");
+      Parsed<std::vector<TokenId>> tokens = EncodeText(
+          model, *text, options, "prompt", request.options.prompt_tokens_max.has_value());
       if (auto* error = std::get_if<ApiError>(&tokens)) return std::move(*error);
       input.tokens = std::move(std::get<std::vector<TokenId>>(tokens));
       if (request.echo) input.echo = *text;
@@ -93,8 +102,8 @@ void Service::Impl::ChatCompletions(Call call) {
   if (!name) return refuse(ModelNotFound(request.options.model));
   Parsed<std::string> prompt = RenderConversation(loaded->model, request.conversation);
   if (auto* error = std::get_if<ApiError>(&prompt)) return refuse(*error);
-  Parsed<std::vector<TokenId>> tokens =
-      EncodeRendered(loaded->model, std::get<std::string>(prompt));
+  Parsed<std::vector<TokenId>> tokens = EncodeRendered(
+      loaded->model, std::get<std::string>(prompt), request.options.prompt_tokens_max.has_value());
   if (auto* error = std::get_if<ApiError>(&tokens)) return refuse(*error);
 
   GenerationSpec spec;
@@ -154,6 +163,9 @@ void Service::Impl::BeginConstrained(std::shared_ptr<ModelContext> model_context
 
 void Service::Impl::BeginCompiled(std::shared_ptr<ModelContext> model_context, Call call,
                                   GenerationSpec spec, const std::string& id) {
+  for (PromptInput& prompt : spec.prompts) {
+    Truncate(spec.options, model_context->model.max_model_len, prompt.tokens);
+  }
   Parsed<FittedLengths> fitted =
       FitLengths(spec.options, model_context->context, Lengths(spec.prompts));
   if (auto* error = std::get_if<ApiError>(&fitted)) {
@@ -175,9 +187,11 @@ void Service::Impl::BeginCompiled(std::shared_ptr<ModelContext> model_context, C
   spec.owner = call.owner;
   spec.cache_salt = call.owner + options.cache_salt;
   std::shared_ptr<net::HttpReply> reply = call.reply;
-  if (keeper_ && options.stream) {
+  if (call.in_background) {
+    spec.event_per_token = options.stream;
+  } else if (keeper_ && options.stream) {
     reply = keeper_->Keep(call.owner, id, call.reply);
-    spec.resumable = reply != call.reply;
+    spec.resumable = spec.event_per_token = reply != call.reply;
   }
   Generation::Begin(std::move(model_context), std::move(spec), std::move(reply));
 }

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "serve/openapi.h"
+#include "serve/response.h"
 #include "serve/service_impl.h"
 
 namespace millrace::serve {
@@ -71,6 +73,31 @@ void Service::Impl::OneModel(Call call) {
 // Requests that have not been answered, for load balancers; vLLM's name.
 void Service::Impl::Load(Call call) {
   call.reply->Send(JsonResponse({{"server_load", registry_.Live().size()}}));
+}
+
+// What this server can do, for people and for programs that choose among servers.
+void Service::Impl::ServerInfo(Call call) {
+  const std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
+  if (!loaded) return;
+  const ServedModel& model = loaded->model;
+  const auto name = [](const auto* format) {
+    return format != nullptr ? Json(std::string(format->name)) : Json();
+  };
+  call.reply->Send(JsonResponse({{"version", options_.version},
+                                 {"models", options_.served_names},
+                                 {"max_model_len", model.max_model_len},
+                                 {"vocab_size", model.spec.vocab_size},
+                                 {"num_layers", model.spec.num_layers},
+                                 {"cache_config", model.cache_config},
+                                 {"chat", model.chat_template != nullptr},
+                                 {"tool_call_parser", name(model.tool_format)},
+                                 {"reasoning_parser", name(model.reasoning_format)},
+                                 {"constrained_output", model.grammars.ok()},
+                                 {"resumable_streams", keeper_ != nullptr}}));
+}
+
+void Service::Impl::OpenApi(Call call) {
+  call.reply->Send(JsonResponse(OpenApiDocument(options_.version)));
 }
 
 // Healthy means that every request that can run makes progress (the scheduler's watchdog).

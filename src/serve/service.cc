@@ -10,7 +10,9 @@
 #include "base/rng.h"
 #include "serve/cors.h"
 #include "serve/decorated_reply.h"
+#include "serve/later.h"
 #include "serve/service_impl.h"
+#include "serve/stored/multipart.h"
 
 namespace millrace::serve {
 namespace {
@@ -94,19 +96,36 @@ bool Service::Drain(Duration limit) { return impl_->Drain(limit); }
 Service::Impl::Impl(ServiceOptions options, const Clock& clock)
     : options_(std::move(options)),
       clock_(clock),
-      other_apis_({.chat = [this](Call call) { ChatCompletions(std::move(call)); },
-                   .loaded = [this](const Call& call) { return LoadedOrReply(call); },
-                   .served_name = [this](const std::string& asked) { return ServedName(asked); },
-                   .names = options_.served_names}),
+      other_apis_(RoutesForOthers()),
+      text_(RoutesForOthers()),
       keeper_(options_.resumable.enabled ? std::make_unique<StreamKeeper>(options_.resumable, clock)
                                          : nullptr),
+      pings_(options_.ping_after > Duration{}
+                 ? std::make_unique<StreamPings>(options_.ping_after, clock)
+                 : nullptr),
       http_metrics_(std::make_shared<HttpMetrics>()),
       next_id_(1),
       workers_(options_.worker_threads, 0),
       compiling_(2, kGrammarsWaitingMax),
-      large_(1, kLargeBodiesWaitingMax) {
+      large_(1, kLargeBodiesWaitingMax),
+      stored_(RoutesForOthers(), {.store = options_.store,
+                                  .queue = background_,
+                                  .registry = registry_,
+                                  .call = [this](Call call) { CallInside(std::move(call)); },
+                                  .draining = [this] { return state_ == ServiceState::kDraining; },
+                                  .clock = clock_}),
+      background_(kBackgroundRunningMax, kBackgroundWaitingMax, kBackgroundPause) {
   MR_CHECK(!options_.served_names.empty()) << "served_names must not be empty";
   AddRoutes();
+}
+
+ChatRoutes Service::Impl::RoutesForOthers() {
+  return {.chat = [this](Call call) { ChatCompletions(std::move(call)); },
+          .loaded = [this](const Call& call) { return LoadedOrReply(call); },
+          .loaded_now = [this] { return model_context(); },
+          .new_id = [this](const std::string& prefix) { return NewId(prefix, next_id_++); },
+          .served_name = [this](const std::string& asked) { return ServedName(asked); },
+          .names = options_.served_names};
 }
 
 void Service::Impl::AddRoutes() {
@@ -118,15 +137,16 @@ void Service::Impl::AddRoutes() {
   add("POST", "/v1/completions", Access::kKeyed, &Impl::Completions);
   add("POST", "/v1/chat/completions", Access::kKeyed, &Impl::ChatCompletions);
   other_apis_.AddTo(routes_);
+  text_.AddTo(routes_);
+  stored_.AddTo(routes_);
   add("GET", "/api/version", Access::kOpen, &Impl::Version);
   if (keeper_) {
     add("GET", "/v1/streams/", Access::kKeyed, &Impl::ResumeStream, PathKind::kPrefix);
   }
   add("GET", "/v1/models", Access::kKeyed, &Impl::Models);
   add("GET", "/v1/models/", Access::kKeyed, &Impl::OneModel, PathKind::kPrefix);
-  add("POST", "/tokenize", Access::kKeyed, &Impl::Tokenize);
-  add("POST", "/detokenize", Access::kKeyed, &Impl::Detokenize);
-  add("POST", "/apply-template", Access::kKeyed, &Impl::ApplyTemplate);
+  add("GET", "/server_info", Access::kKeyed, &Impl::ServerInfo);
+  add("GET", "/openapi.json", Access::kOpen, &Impl::OpenApi);
   add("GET", "/load", Access::kKeyed, &Impl::Load);
   add("GET", "/health", Access::kOpen, &Impl::Health);
   add("GET", "/ping", Access::kOpen, &Impl::Health);
@@ -207,7 +227,9 @@ void Service::Impl::Dispatch(Endpoint endpoint, Call call, const RouteTable::Mat
   if (const auto coding = call.request.Header("content-encoding"); coding && !Identity(*coding)) {
     return call.reply->Send(WrongCoding(*coding));
   }
-  if (call.request.method == "POST" && !JsonOrUnstated(call.request)) {
+  const bool form =
+      match.route->takes_form && IsMultipart(call.request.Header("content-type").value_or(""));
+  if (call.request.method == "POST" && !form && !JsonOrUnstated(call.request)) {
     return refuse({.status = 415,
                    .message = "The body must be JSON: send 'Content-Type: application/json'.",
                    .code = "unsupported_media_type"});
@@ -217,16 +239,13 @@ void Service::Impl::Dispatch(Endpoint endpoint, Call call, const RouteTable::Mat
 
 void Service::Impl::CallRoute(const Route& route, Call call) {
   if (call.request.body.size() <= kInlineBodyBytesMax) return route.handler(std::move(call));
-  auto shared = std::make_shared<Call>(std::move(call));
-  registry_.Enter();
-  const bool taken = large_.TryPost([this, &route, shared] {
-    if (!shared->reply->disconnected()) route.handler(std::move(*shared));
-    registry_.Leave();
-  });
-  if (taken) return;
-  registry_.Leave();
-  shared->reply->Send(ErrorResponse(FromStatus(
-      ResourceExhausted("Too many large requests are waiting; try again in a moment."))));
+  CallLater(large_, registry_, "large requests", std::move(call), route.handler);
+}
+
+void Service::Impl::CallInside(Call call) {
+  const RouteTable::Match match = routes_.Find(call.request.method, call.request.path);
+  MR_CHECK(match.route != nullptr) << call.request.path;
+  CallRoute(*match.route, std::move(call));
 }
 
 void Service::Impl::Ready(ServedModel model) {
@@ -243,15 +262,20 @@ void Service::Impl::Ready(ServedModel model) {
                        .registry = registry_,
                        .workers = workers_,
                        .clock = clock_,
+                       .pings = pings_.get(),
                        .created = std::time(nullptr),
                        .limits = options_.limits,
                        .refuse_beyond = options_.refuse_beyond});
   if (model.earlier != nullptr) RestoreStreams(made, *model.earlier);
-  MutexLock lock(mutex_);
-  MR_CHECK(model_context_ == nullptr) << "Ready must be called only once";
-  model_context_ = std::move(made);
-  ServiceState loading = ServiceState::kLoading;
-  state_.compare_exchange_strong(loading, ServiceState::kReady);
+  {
+    MutexLock lock(mutex_);
+    MR_CHECK(model_context_ == nullptr) << "Ready must be called only once";
+    model_context_ = std::move(made);
+    ServiceState loading = ServiceState::kLoading;
+    state_.compare_exchange_strong(loading, ServiceState::kReady);
+  }
+  stored_.RunLeft();
+  background_.Start();
 }
 
 bool Service::Impl::Drain(Duration limit) {

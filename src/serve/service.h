@@ -32,6 +32,7 @@
 namespace millrace::serve {
 
 class ClusterAdmin;
+class ObjectStore;
 
 struct ServiceOptions {
   std::vector<std::string> served_names;  // at least one; the first is shown in answers and metrics
@@ -44,7 +45,10 @@ struct ServiceOptions {
   bool parse_special_in_prompts = false;  // default of the field parse_special
   int worker_threads = 1;                 // detokenizing and JSON of all streams
   ResumableStreams resumable;             // clients may reconnect for the rest of a stream
+  Duration ping_after;                    // silent streams send a ping; 0: none does
   LatencyLimits limits;                   // requests are judged by them
+  // Of responses, files and batches; null: one in memory.
+  std::shared_ptr<ObjectStore> store;
   // Compiles a grammar where it can do no harm, before it is compiled here; on a thread of its own.
   // Empty: it is not tried.
   std::function<Status(const std::string& grammar)> try_grammar;

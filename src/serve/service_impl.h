@@ -13,7 +13,11 @@
 #include "serve/other_apis.h"
 #include "serve/router.h"
 #include "serve/service.h"
+#include "serve/stored/background_queue.h"
+#include "serve/stored/stored_routes.h"
 #include "serve/stream_keeper.h"
+#include "serve/stream_pings.h"
+#include "serve/text_routes.h"
 #include "text/tokenizer.h"
 
 namespace millrace::serve {
@@ -26,6 +30,10 @@ inline constexpr size_t kInlineBodyBytesMax = 16 << 10;
 inline constexpr size_t kLargeBodiesWaitingMax = 64;
 // A grammar that is not compiled yet is tried and compiled on threads of their own.
 inline constexpr size_t kGrammarsWaitingMax = 64;
+// Requests without a client.
+inline constexpr int kBackgroundRunningMax = 64;
+inline constexpr size_t kBackgroundWaitingMax = 10000;
+inline constexpr Duration kBackgroundPause = Duration::Seconds(1);  // when there is no room
 
 class Service::Impl {
  public:
@@ -39,6 +47,7 @@ class Service::Impl {
   bool Drain(Duration limit);
 
  private:
+  ChatRoutes RoutesForOthers();
   void AddRoutes();
   void Dispatch(Endpoint endpoint, Call call, const RouteTable::Match& match);
   // Sets the call's owner, or returns the error that refuses the call. Decides on the route that is
@@ -46,6 +55,8 @@ class Service::Impl {
   std::optional<ApiError> Authorize(Endpoint endpoint, const RouteTable::Match& match,
                                     Call* call) const;
   void CallRoute(const Route& route, Call call);
+  // Calls the route of a request that the service makes itself.
+  void CallInside(Call call);
   // The model_context, or null after sending the 503.
   std::shared_ptr<ModelContext> LoadedOrReply(const Call& call) const;
   std::shared_ptr<ModelContext> model_context() const;
@@ -70,10 +81,6 @@ class Service::Impl {
   // restore.cc
   void RestoreStreams(const std::shared_ptr<ModelContext>& model_context,
                       cluster::RecoveredRequests& requests);
-  // routes_text.cc
-  void Tokenize(Call call);
-  void Detokenize(Call call);
-  void ApplyTemplate(Call call);
   // routes_info.cc
   void Models(Call call);
   void OneModel(Call call);
@@ -81,6 +88,8 @@ class Service::Impl {
   void ReadyRoute(Call call);
   void Version(Call call);
   void Load(Call call);
+  void ServerInfo(Call call);
+  void OpenApi(Call call);
   void Metrics(Call call);
   void DebugRequests(Call call);
   void DebugRequest(Call call);
@@ -100,7 +109,9 @@ class Service::Impl {
   const Clock& clock_;
   RouteTable routes_;
   OtherApis other_apis_;
+  TextRoutes text_;
   const std::unique_ptr<StreamKeeper> keeper_;       // null: streams end with their connection
+  const std::unique_ptr<StreamPings> pings_;         // null: silent streams stay silent
   const std::shared_ptr<HttpMetrics> http_metrics_;  // shared with replies that outlive a call
   RequestRegistry registry_;
   std::atomic<ServiceState> state_ = ServiceState::kLoading;
@@ -112,18 +123,23 @@ class Service::Impl {
   WorkerPool workers_;    // streams
   WorkerPool compiling_;  // grammars
   WorkerPool large_;      // parsing and tokenizing large bodies; the pools are last: joined first
+  StoredRoutes stored_;
+  BackgroundQueue background_;  // its thread uses all of these
 };
 
 // `prefix`, such as "cmpl-", and 32 hexadecimal digits that are unique to this process and number.
 std::string NewId(const std::string& prefix, uint64_t number);
+int64_t UnixSeconds();
 
-// Convert to token ids; errors of EncodeText name the field `param`.
+// Convert to token ids; errors of EncodeText name the field `param`. `any_length`: a text that is
+// too long for the model is for the caller to cut.
 Parsed<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::string& text,
                                         const text::EncodeOptions& options,
-                                        const std::string& param);
+                                        const std::string& param, bool any_length = false);
 // The prompt of a conversation, and its tokens.
 Parsed<std::string> RenderConversation(const ServedModel& model, const Conversation& conversation);
-Parsed<std::vector<TokenId>> EncodeRendered(const ServedModel& model, const std::string& prompt);
+Parsed<std::vector<TokenId>> EncodeRendered(const ServedModel& model, const std::string& prompt,
+                                            bool any_length = false);
 Parsed<std::vector<TokenId>> EncodeConversation(const ServedModel& model,
                                                 const Conversation& conversation);
 

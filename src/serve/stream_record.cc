@@ -46,6 +46,8 @@ std::string EncodeStreamRecord(const GenerationSpec& spec, int prompt) {
                                        {"echoed", echo},
                                        {"prompt", prompt},
                                        {"prompts", spec.prompts.size()},
+                                       {"token_ids", spec.options.token_ids},
+                                       {"tokens_as_ids", spec.options.tokens_as_ids},
                                        {"split", ToJson(spec.split)}});
   return record.size() <= kStreamRecordBytesMax ? record : "";
 }
@@ -76,12 +78,14 @@ std::optional<StreamPart> DecodeStreamRecord(const cluster::RecoveredRequest& ea
     spec.echo = Field<bool>(*parsed, "echo");
     spec.echo_only = Field<bool>(*parsed, "echo_only");
     prompt.echo = Field<std::string>(*parsed, "echoed");
+    spec.options.token_ids = parsed->value("token_ids", false);
+    spec.options.tokens_as_ids = parsed->value("tokens_as_ids", false);
     if (parsed->contains("split")) spec.split = SplitFromJson(parsed->at("split"));
   } catch (const Json::exception&) {
     return std::nullopt;
   }
   spec.format.stream = true;
-  spec.resumable = true;
+  spec.resumable = spec.event_per_token = true;
   spec.request_id = earlier.external_id;
   spec.cache_salt = earlier.cache_salt;
   spec.arrived = earlier.arrived;

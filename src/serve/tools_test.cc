@@ -24,15 +24,6 @@ Json ToolsBody() {
       {"messages", {{{"role", "user"}, {"content", "x"}}}}, {"tools", kTools}, {"max_tokens", 200}};
 }
 
-TestServerOptions Reciting(const std::string& script) {
-  TestServerOptions options;
-  options.script = script + "<|eos|>";
-  options.max_model_len = 1024;
-  options.tool_format = "hermes";
-  options.reasoning_format = "think";
-  return options;
-}
-
 constexpr char kTwoCalls[] =
     "<think>hm</think>Sure.<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"a\"}}</tool_call>"
     "<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>";

@@ -42,6 +42,9 @@ void TranslatedReply::AddIgnored(net::HttpResponse& response) const {
 }
 
 bool TranslatedReply::Write(std::string part) {
+  if (part == kPing) {
+    return HasComments() ? inner_->Write(std::move(part)) : !inner_->disconnected();
+  }
   const Status fed = parser_.Feed(part);
   MR_CHECK(fed.ok()) << fed.ToString();
   if (out_.empty()) return !inner_->disconnected();

@@ -38,6 +38,8 @@ class TranslatedReply : public net::HttpReply {
   virtual std::string Chunk(const Json& chunk) = 0;
   virtual std::string Done() = 0;
   virtual std::string StreamError(const Json& error) = 0;
+  // Whether its streams may have comments of server-sent events.
+  virtual bool HasComments() const { return true; }
   virtual const char* StreamType() const { return "text/event-stream; charset=utf-8"; }
 
  private:

@@ -124,6 +124,31 @@ def resumable(server, _):
     check(headers["X-Stream-Id"] and "\nid: " in "\n" + text, f"{headers} {text}")
 
 
+def pings(server, _):
+    wait = in_parallel([lambda: server.complete(n=20, **LONG)])
+    wait_until(lambda: server.metric("vllm:num_requests_running") > 0, "it runs")
+    body = json.dumps({"prompt": "Once", "max_tokens": 4, "stream": True})
+    with contextlib.closing(server.connect()) as connection:
+        connection.request("POST", "/v1/completions", body, server.headers())
+        same(connection.getresponse().readline(), b": ping\n")
+    wait()
+
+
+def object_store(server, value):
+    made = server.json("/v1/responses", {"input": "Once", "max_output_tokens": 4})
+    same(server.json("/v1/responses/" + made["id"])["id"], made["id"])
+    check((pathlib.Path(value) / "objects.sqlite").stat().st_size > 4000, "nothing is stored")
+
+
+def object_store_limit(server, _):  # files may take half of it
+    part = "--b\r\nContent-Disposition: form-data; name="
+    form = f"{part}purpose\r\n\r\nbatch\r\n{part}file\r\n\r\n{'x' * 1_200_000}\r\n--b--"
+    with contextlib.closing(server.connect()) as connection:
+        connection.request("POST", "/v1/files", form,
+                           server.headers() | {"Content-Type": "multipart/form-data; boundary=b"})
+        same(connection.getresponse().status, 429)
+
+
 def aborts_what_runs(server, _):
     """The last check of its server: it ends."""
     in_parallel([lambda: server.request(

@@ -126,6 +126,9 @@ def sizes(kind, at):
         "--scheduling-policy": Row("priority", effects.priority),
         "--seed": Row("7", effects.seed),
         "--step-log": Row(at.folder / "steps.jsonl", effects.step_log),
+        "--store": Row(at.folder / "objects", effects.object_store),
+        "--store-bytes": Row("2MiB", effects.object_store_limit),
+        "--ping-interval": Row("0.05", effects.pings),
     }
     if kind == "serve --cluster":
         rows["--pipeline-parallel-size"] = Row("2", effects.stages)

@@ -1,5 +1,6 @@
 """The official OpenAI client for Python, over the Responses API."""
 import json
+import time
 import typing
 import unittest
 
@@ -57,6 +58,44 @@ class ResponsesTest(ClientTest):
             input=asked + answer.output + [
                 {"type": "function_call_output", "call_id": call.call_id, "output": "sun"}])
         self.assertTrue(after.output_text)
+
+    def test_conversation_that_is_stored(self):
+        first = self.client.responses.create(**PARAMS, temperature=0)
+        self.assertEqual(self.client.responses.retrieve(first.id).output_text, first.output_text)
+        items = self.client.responses.input_items.list(first.id).data
+        self.assertEqual(items[0].content[0].text, PARAMS["input"])
+        second = self.client.responses.create(**{**PARAMS, "input": "And the wind?"},
+                                              previous_response_id=first.id)
+        self.assertEqual(second.previous_response_id, first.id)
+        self.assertGreater(second.usage.input_tokens, first.usage.total_tokens)
+        self.client.responses.delete(first.id)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.responses.retrieve(first.id)
+
+    def test_background(self):
+        whole = self.client.responses.create(**PARAMS, temperature=0).output_text
+        made = self.client.responses.create(**PARAMS, temperature=0, background=True)
+        while made.status in ("queued", "in_progress"):
+            time.sleep(0.05)
+            made = self.client.responses.retrieve(made.id)
+        self.assertEqual(made.output_text, whole)
+        self.assertEqual(self.client.responses.cancel(made.id).status, made.status)
+
+    def test_stream_in_the_background_that_is_taken_up_again(self):
+        whole = self.client.responses.create(**PARAMS, temperature=0).output_text
+        seen = []
+        with self.client.responses.create(**PARAMS, temperature=0, background=True,
+                                          stream=True) as stream:
+            for event in stream:
+                seen.append(event)
+                if len(seen) == 8:
+                    break
+        with self.client.responses.retrieve(
+                seen[0].response.id, stream=True,
+                starting_after=seen[-1].sequence_number) as stream:
+            seen += list(stream)
+        deltas = [event.delta for event in seen if event.type == "response.output_text.delta"]
+        self.assertEqual("".join(deltas), whole)
 
     def test_failures(self):
         with self.assertRaises(openai.NotFoundError):

@@ -49,9 +49,23 @@ STARVE_ON_S, STARVE_OFF_S = 0.02, 0.08
 SLOW_LINK_DELAY_S = 0.05  # each way, for each read
 
 
+# Outputs that are constrained have to be long too, so that faults meet them.
+WORDS = {"type": "array", "items": {"type": "string", "maxLength": 12}, "minItems": 60}
+OBJECT = {"type": "object", "properties": {"words": WORDS}, "required": ["words"]}
+NOTE = {"type": "function", "function": {"name": "note", "parameters": OBJECT}}
+
+
 def requests(count):
-    return [{"prompt": f"Once upon a time number {i} there was", "max_tokens": TOKENS, "seed": i,
-             "temperature": 0 if i % 2 == 0 else 0.9, "ignore_eos": True} for i in range(count)]
+    """In turn: two free texts, one that matches a schema, one that calls a tool."""
+    def request(i):
+        prompt = f"Once upon a time number {i} there was"
+        common = {"max_tokens": TOKENS, "seed": i, "temperature": 0 if i % 8 < 4 else 0.9}
+        kinds = [{"prompt": prompt, "ignore_eos": True}, {"prompt": prompt, "ignore_eos": True},
+                 {"prompt": prompt, "structured_outputs": {"json": OBJECT}},
+                 {"messages": [{"role": "user", "content": prompt}], "tools": [NOTE],
+                  "tool_choice": "required"}]
+        return common | kinds[i % len(kinds)]
+    return [request(i) for i in range(count)]
 
 
 class Watch:
@@ -190,6 +204,9 @@ class Faults(unittest.TestCase):
         cls.asked = requests(options.streams)
         with concurrent.futures.ThreadPoolExecutor(options.streams) as pool:
             cls.expected = [text for text, _ in pool.map(single.stream, cls.asked)]
+        for request, text in zip(cls.asked, cls.expected):
+            if "structured_outputs" in request or "tools" in request:
+                assert '{"words"' in text.replace(" ", ""), text
         single.stop()
 
     def start(self, *arguments):

@@ -149,13 +149,16 @@ class Server(Process):
         return status
 
     def stream(self, request):
-        """The text of a streamed completion, and when its pieces came."""
+        """The text of a streamed completion, or of a streamed chat with the names and arguments of
+        its calls, and when the pieces came."""
         with self.connect() as connection:
             return self.read_stream(connection, request)
 
     @staticmethod
     def read_stream(connection, request):
-        connection.request("POST", "/v1/completions", json.dumps({**request, "stream": True}),
+        chat = "messages" in request
+        connection.request("POST", "/v1/chat/completions" if chat else "/v1/completions",
+                           json.dumps({**request, "stream": True}),
                            {"Content-Type": "application/json"})
         reply = connection.getresponse()
         if reply.status != 200:
@@ -170,7 +173,8 @@ class Server(Process):
             event = json.loads(line[6:])
             if "error" in event:
                 raise AssertionError(str(event))
-            text += event["choices"][0]["text"]
+            choice = event["choices"][0]
+            text += delta_text(choice["delta"]) if chat else choice["text"]
             times.append(time.monotonic())
         raise AssertionError("the stream broke off")
 
@@ -269,6 +273,13 @@ class Link:
 
     def close(self):
         self.listener.close()
+
+
+def delta_text(delta):
+    """The text that a chunk of a chat adds: of the answer, or of its calls."""
+    calls = [call["function"] for call in delta.get("tool_calls", [])]
+    return (delta.get("content") or "") + "".join(
+        call.get("name", "") + call.get("arguments", "") for call in calls)
 
 
 def free_port():

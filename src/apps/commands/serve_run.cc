@@ -41,9 +41,11 @@ Result<serve::ServiceOptions> ServiceOptionsFor(const ServeFlags& flags) {
   options.allowed_origins = flags.allowed_origins;
   options.resumable.enabled = flags.resume_grace_s > 0;
   options.resumable.grace = Duration::Seconds(flags.resume_grace_s);
+  options.ping_after = Duration::Seconds(flags.ping_interval_s);
   options.limits = flags.engine.slo;
   options.refuse_beyond = flags.refuse_beyond;
   options.try_grammar = TryGrammar;
+  MR_ASSIGN_OR_RETURN(options.store, OpenStore(flags.store));
   return options;
 }
 
@@ -252,6 +254,11 @@ void AddServerOptions(Command& command, ServeFlags* flags) {
               RealOption("resume-grace", "SECONDS", &flags->resume_grace_s, 0, kResumeGraceMax),
               "How long a stream continues without its client, which can resume it with "
               "Last-Event-ID; 0: not at all");
+  command.Add(kGroup,
+              RealOption("ping-interval", "SECONDS", &flags->ping_interval_s, 0, kResumeGraceMax),
+              "After how long without an event a stream sends a comment, so that proxies keep its "
+              "connection; 0: never");
+  AddStoreOptions(command, &flags->store);
   Option step_log = TextOption("step-log", "FILE", &flags->engine.step_log);
   step_log.kind = ValueKind::kFile;
   command.Add(kGroup, std::move(step_log),

@@ -10,6 +10,7 @@
 #include "apps/cli/command.h"
 #include "apps/cluster/local_model.h"
 #include "apps/commands/in_process.h"
+#include "apps/commands/store_options.h"
 #include "apps/common/engine_flags.h"
 #include "base/clock.h"
 
@@ -24,8 +25,10 @@ struct ServeFlags {
   std::string admin_listen;  // HOST:PORT; empty: operators have the unix socket only
   std::string ssl_certfile, ssl_keyfile, chat_template;
   AnswerParsers parsers;
+  StoreFlags store;
   double shutdown_timeout_s = 30;
   double resume_grace_s = 0;
+  double ping_interval_s = 15;
   std::optional<double> refuse_beyond;  // times engine.slo.ttft_s
 };
 

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "cluster/runtime/one_worker.h"
+#include "net/sse.h"
 #include "text/token_table.h"
 
 namespace millrace::serve {
@@ -334,9 +335,10 @@ void TestServer::MakeReady(cluster::Generator* generator, cluster::RecoveredRequ
 std::shared_ptr<RecordingReply> TestServer::Start(
     const std::string& method, const std::string& path, const std::string& body,
     std::vector<std::pair<std::string, std::string>> headers) {
+  const size_t mark = path.find('?');
   return Send(endpoint, {.method = method,
-                         .path = path,
-                         .query = "",
+                         .path = path.substr(0, mark),
+                         .query = mark == std::string::npos ? "" : path.substr(mark + 1),
                          .headers = std::move(headers),
                          .body = body,
                          .peer = peer});
@@ -421,6 +423,25 @@ std::vector<Json> ParseEvents(const std::string& body, bool expect_done) {
   }
   EXPECT_EQ(done, expect_done);
   return events;
+}
+
+std::vector<TypedEvent> TypedEvents(const std::string& body) {
+  std::vector<TypedEvent> events;
+  net::SseParser parser([&](std::string_view type, std::string_view data) {
+    events.push_back({std::string(type), Json::parse(data)});
+  });
+  EXPECT_TRUE(parser.Feed(body).ok());
+  for (const TypedEvent& event : events) EXPECT_EQ(event.data["type"], event.type);
+  return events;
+}
+
+TestServerOptions Reciting(const std::string& script) {
+  TestServerOptions options;
+  options.script = script + "<|eos|>";
+  options.max_model_len = 1024;
+  options.tool_format = "hermes";
+  options.reasoning_format = "think";
+  return options;
 }
 
 }  // namespace millrace::serve

@@ -120,6 +120,9 @@ struct TestServerOptions {
   std::string tool_format, reasoning_format;  // empty: none
 };
 
+// A model that recites the script and ends, writes calls as hermes and reasoning as <think>.
+TestServerOptions Reciting(const std::string& script);
+
 class TestServer {
  public:
   explicit TestServer(TestServerOptions options = {});
@@ -158,5 +161,12 @@ class TestServer {
 // The complete events in the bytes that a client received. An incomplete last one is left out.
 std::vector<std::string> Events(const std::string& body);
 std::vector<Json> ParseEvents(const std::string& body, bool expect_done = true);
+
+// The events of the APIs whose events have types; each data repeats its type.
+struct TypedEvent {
+  std::string type;
+  Json data;
+};
+std::vector<TypedEvent> TypedEvents(const std::string& body);
 
 }  // namespace millrace::serve

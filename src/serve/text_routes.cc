@@ -1,4 +1,7 @@
-// POST /tokenize and POST /detokenize, in vLLM's shapes.
+#include "serve/text_routes.h"
+
+#include <utility>
+
 #include "serve/ignored_fields.h"
 #include "serve/service_impl.h"
 
@@ -12,14 +15,26 @@ net::HttpResponse WithIgnored(net::HttpResponse response, const std::string& ign
 
 }  // namespace
 
-void Service::Impl::Tokenize(Call call) {
-  std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
+void TextRoutes::AddTo(RouteTable& table) {
+  const auto add = [&](const char* method, const char* path, void (TextRoutes::*member)(Call)) {
+    table.Add({.method = method, .path = path, .handler = [this, member](Call call) {
+                 (this->*member)(std::move(call));
+               }});
+  };
+  add("POST", "/tokenize", &TextRoutes::Tokenize);
+  add("POST", "/detokenize", &TextRoutes::Detokenize);
+  add("POST", "/apply-template", &TextRoutes::ApplyTemplate);
+  add("GET", "/tokenizer_info", &TextRoutes::TokenizerInfo);
+}
+
+void TextRoutes::Tokenize(Call call) {
+  std::shared_ptr<ModelContext> loaded = routes_.loaded(call);
   if (!loaded) return;
   auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
   Parsed<TokenizeRequest> parsed = ParseTokenizeRequest(call.request.body, loaded->context);
   if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
   const TokenizeRequest& request = std::get<TokenizeRequest>(parsed);
-  if (!ServedName(request.model)) return refuse(ModelNotFound(request.model));
+  if (!routes_.served_name(request.model)) return refuse(ModelNotFound(request.model));
   const ServedModel& model = loaded->model;
   const text::EncodeOptions options{.add_special_tokens = request.add_special_tokens,
                                     .parse_special = request.parse_special};
@@ -44,21 +59,21 @@ void Service::Impl::Tokenize(Call call) {
   call.reply->Send(WithIgnored(JsonResponse(body), request.ignored));
 }
 
-void Service::Impl::Detokenize(Call call) {
-  std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
+void TextRoutes::Detokenize(Call call) {
+  std::shared_ptr<ModelContext> loaded = routes_.loaded(call);
   if (!loaded) return;
   auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
   Parsed<DetokenizeRequest> parsed = ParseDetokenizeRequest(call.request.body, loaded->context);
   if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
   const DetokenizeRequest& request = std::get<DetokenizeRequest>(parsed);
-  if (!ServedName(request.model)) return refuse(ModelNotFound(request.model));
+  if (!routes_.served_name(request.model)) return refuse(ModelNotFound(request.model));
   const std::string prompt = loaded->model.tokenizer->Decode(request.tokens, false);
   call.reply->Send(WithIgnored(JsonResponse({{"prompt", prompt}}), request.ignored));
 }
 
 // The prompt of a conversation, as text.
-void Service::Impl::ApplyTemplate(Call call) {
-  std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
+void TextRoutes::ApplyTemplate(Call call) {
+  std::shared_ptr<ModelContext> loaded = routes_.loaded(call);
   if (!loaded) return;
   auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
   Parsed<TokenizeRequest> parsed = ParseTokenizeRequest(call.request.body, loaded->context);
@@ -66,7 +81,7 @@ void Service::Impl::ApplyTemplate(Call call) {
   const TokenizeRequest& request = std::get<TokenizeRequest>(parsed);
   const auto* conversation = std::get_if<Conversation>(&request.input);
   if (conversation == nullptr) return refuse(BadField("messages", "messages is required"));
-  if (!ServedName(request.model)) return refuse(ModelNotFound(request.model));
+  if (!routes_.served_name(request.model)) return refuse(ModelNotFound(request.model));
   Parsed<std::string> rendered = RenderConversation(loaded->model, *conversation);
   if (auto* error = std::get_if<ApiError>(&rendered)) return refuse(*error);
   std::string prompt = std::move(std::get<std::string>(rendered));
@@ -76,6 +91,24 @@ void Service::Impl::ApplyTemplate(Call call) {
     prompt.erase(at, text::kGuardCharacter.size());
   }
   call.reply->Send(WithIgnored(JsonResponse({{"prompt", prompt}}), request.ignored));
+}
+
+// What evaluation tools read to make prompts as the server does; vLLM's route and names.
+void TextRoutes::TokenizerInfo(Call call) {
+  const std::shared_ptr<ModelContext> loaded = routes_.loaded(call);
+  if (!loaded) return;
+  const text::Tokenizer& tokenizer = *loaded->model.tokenizer;
+  const auto written = [&](const std::optional<TokenId>& id) {
+    return id ? Json(std::string(tokenizer.Token(*id).raw)) : Json();
+  };
+  const auto& chat = loaded->model.chat_template;
+  call.reply->Send(JsonResponse({{"bos_token", written(tokenizer.bos())},
+                                 {"eos_token", written(tokenizer.eos())},
+                                 {"unk_token", written(tokenizer.unk())},
+                                 {"pad_token", written(tokenizer.pad())},
+                                 {"chat_template", chat ? Json(chat->source()) : Json()},
+                                 {"vocab_size", tokenizer.vocab_size()},
+                                 {"model_max_length", loaded->model.max_model_len}}));
 }
 
 }  // namespace millrace::serve

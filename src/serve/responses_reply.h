@@ -1,27 +1,33 @@
-// OpenAI's Responses API over the chat route: requests to chat requests, answers back. Nothing is
-// stored: a conversation is sent whole. Pure, apart from ResponsesReply (translated_reply.h); any
-// thread.
+// ResponsesReply: answers of the chat route in the form of OpenAI's Responses API.
+// Threads as HttpReply.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "serve/chat_translation.h"
 #include "serve/translated_reply.h"
 
 namespace millrace::serve {
 
-Parsed<TranslatedRequest> ChatOfResponses(std::string_view body);
-// The fields of a request that every response object repeats. REQUIRES: ChatOfResponses took the
-// body.
-Json EchoedInResponses(std::string_view body);
+// The member "error" of a response that failed, from an error of the chat route.
+Json ResponseError(const Json& error);
+
+// What a response has before its answer begins.
+struct ResponseOrigin {
+  std::string id;
+  int64_t created_s = 0;  // Unix time
+  Json echoed;            // EchoedInResponses
+  // Called once with the ended response, before its last bytes are sent. It may change it.
+  std::function<void(Json& response)> ended;
+};
 
 class ResponsesReply : public TranslatedReply {
  public:
-  ResponsesReply(std::shared_ptr<net::HttpReply> inner, Json echoed, std::string ignored)
-      : TranslatedReply(std::move(inner), std::move(ignored)), echoed_(std::move(echoed)) {}
+  ResponsesReply(std::shared_ptr<net::HttpReply> inner, ResponseOrigin origin, std::string ignored)
+      : TranslatedReply(std::move(inner), std::move(ignored)), origin_(std::move(origin)) {}
 
  protected:
   Json Error(const Json& error, int status) override;
@@ -34,6 +40,7 @@ class ResponsesReply : public TranslatedReply {
   enum class Kind { kNone, kReasoning, kMessage, kCall };
 
   Json Object(const char* status) const;
+  Json Ended(const char* status, const Json& error);
   std::string Event(const std::string& type, Json data);
   std::string Begin(const Json& chunk);
   std::string Open(Kind kind, const Json& call);
@@ -43,8 +50,8 @@ class ResponsesReply : public TranslatedReply {
   Json Item(const char* status) const;
   std::string ItemId() const;
 
-  const Json echoed_;
-  Json head_;                 // id, created_at, model
+  const ResponseOrigin origin_;
+  Json model_;
   std::vector<Json> output_;  // finished items
   Kind kind_ = Kind::kNone;   // of the item that is open
   std::string text_;          // of it: text, reasoning or arguments

@@ -1,0 +1,146 @@
+// Fields of vLLM that shape the prompt or say which tokens an answer has.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "serve/testing/fixtures.h"
+
+namespace millrace::serve {
+namespace {
+
+std::vector<int> Bytes(const std::string& text) { return {text.begin(), text.end()}; }
+
+Json Completion(const Json& more) {
+  Json body = {{"prompt", "abcdef"}, {"max_tokens", 4}, {"return_token_ids", true}};
+  body.update(more);
+  return body;
+}
+
+Json Chat(const Json& more) {
+  Json body = {{"messages", {{{"role", "user"}, {"content", "x"}}}}, {"max_tokens", 4}};
+  body.update(more);
+  return body;
+}
+
+TEST(Fields, TokenIdsOfACompletion) {
+  TestServer server;
+  const Json choice = server.Call("/v1/completions", Completion(Json::object()))["choices"][0];
+  EXPECT_EQ(choice["token_ids"], Json(Bytes("hell")));
+  std::vector<int> prompt = Bytes("abcdef");
+  EXPECT_EQ(choice["prompt_token_ids"].size(), prompt.size());
+  EXPECT_EQ(server.Call("/v1/completions", Completion({{"return_token_ids", false}}))["choices"][0]
+                .contains("token_ids"),
+            false);
+}
+
+TEST(Fields, TokenIdsOfStreamsAddUp) {
+  TestServer server;
+  Json ids = Json::array(), prompts = Json::array();
+  for (const Json& event : server.Stream("/v1/completions", Completion(Json::object()))) {
+    for (const Json& id : event["choices"][0]["token_ids"]) ids.push_back(id);
+    if (event["choices"][0].contains("prompt_token_ids")) prompts.push_back(event);
+  }
+  EXPECT_EQ(ids, Json(Bytes("hell")));
+  EXPECT_EQ(prompts.size(), 1u);
+
+  ids = Json::array();
+  prompts = Json::array();
+  for (const Json& event :
+       server.Stream("/v1/chat/completions", Chat({{"return_token_ids", true}}))) {
+    for (const Json& id : event["choices"][0].value("token_ids", Json::array())) ids.push_back(id);
+    if (event.contains("prompt_token_ids")) prompts.push_back(event["prompt_token_ids"]);
+  }
+  EXPECT_EQ(ids, Json(Bytes("hell")));
+  ASSERT_EQ(prompts.size(), 1u);
+  const Json whole = server.Call("/v1/chat/completions", Chat({{"return_token_ids", true}}));
+  EXPECT_EQ(whole["prompt_token_ids"], prompts[0]);
+  EXPECT_EQ(whole["choices"][0]["token_ids"], ids);
+  EXPECT_EQ(whole["usage"]["prompt_tokens"], prompts[0].size());
+}
+
+TEST(Fields, LogprobsNameTokensByTheirIds) {
+  TestServer server;
+  const Json more = {{"logprobs", 1}, {"return_tokens_as_token_ids", true}};
+  const Json logprobs = server.Call("/v1/completions", Completion(more))["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"][0], "token_id:104");
+  EXPECT_TRUE(logprobs["top_logprobs"][0].contains("token_id:104"));
+  const Json chat = Chat({{"logprobs", true}, {"return_tokens_as_token_ids", true}});
+  const Json first =
+      server.Call("/v1/chat/completions", chat)["choices"][0]["logprobs"]["content"][0];
+  EXPECT_EQ(first["token"], "token_id:104");
+  EXPECT_EQ(first["bytes"], Json({104}));
+}
+
+TEST(Fields, PromptsAreCut) {
+  TestServer server;
+  const auto ids = [&](const Json& more) {
+    return server.Call("/v1/completions", Completion(more))["choices"][0]["prompt_token_ids"];
+  };
+  const Json whole = ids(Json::object());
+  const Json two = ids({{"truncate_prompt_tokens", 2}});
+  EXPECT_EQ(two, Json({whole[whole.size() - 2], whole[whole.size() - 1]}));
+  const Json begin = ids({{"truncate_prompt_tokens", 2}, {"truncation_side", "right"}});
+  EXPECT_EQ(begin, Json({whole[0], whole[1]}));
+  EXPECT_EQ(ids({{"truncate_prompt_tokens", 200}}), whole);
+  // Longer than the model, and much longer.
+  for (const size_t bytes : {size_t{300}, size_t{100'000}}) {
+    Json body = Completion({{"prompt", std::string(bytes, 'z')}});
+    server.Call("/v1/completions", body, 400);
+    body["truncate_prompt_tokens"] = -1;
+    EXPECT_EQ(server.Call("/v1/completions", body)["usage"]["prompt_tokens"], 252);
+  }
+  const Json cut = Chat({{"truncate_prompt_tokens", 3}});
+  EXPECT_EQ(server.Call("/v1/chat/completions", cut)["usage"]["prompt_tokens"], 3);
+  server.Call("/v1/completions", Completion({{"echo", true}, {"truncate_prompt_tokens", 3}}), 400);
+}
+
+TEST(Fields, TheLastMessageIsContinued) {
+  TestServer server;
+  const auto prompt = [&](const std::string& last) {
+    const Json messages = {{{"role", "user"}, {"content", "hi"}},
+                           {{"role", "assistant"}, {"content", last}}};
+    const Json body = {{"messages", messages}, {"continue_final_message", true}};
+    return server.Call("/apply-template", body)["prompt"].get<std::string>();
+  };
+  EXPECT_TRUE(prompt("Once upon").ends_with("assistant:Once upon"));
+  EXPECT_TRUE(prompt("Once <|end|> x").ends_with("assistant:Once <|end|> x"));
+  EXPECT_TRUE(prompt("Once \n").ends_with("assistant:Once \n"));
+  Json body = Chat({{"continue_final_message", true}, {"add_generation_prompt", true}});
+  EXPECT_EQ(server.Call("/v1/chat/completions", body, 400)["error"]["param"],
+            "continue_final_message");
+  body = Chat({{"continue_final_message", true}});
+  body["messages"][0]["content"] = "";
+  EXPECT_EQ(server.Call("/v1/chat/completions", body, 400)["error"]["param"],
+            "continue_final_message");
+}
+
+TEST(Pings, ComeWhileAStreamIsSilent) {
+  TestServerOptions options;
+  options.service.ping_after = Duration::Millis(20);
+  options.service.resumable = {.enabled = true};
+  TestServer server(options);
+  server.gate.Close();
+  Json body = Completion({{"stream", true}});
+  auto resumable = server.Post("/v1/completions", body);
+  auto messages = server.Post(
+      "/v1/messages",
+      {{"max_tokens", 4}, {"stream", true}, {"messages", Chat(Json::object())["messages"]}});
+  auto ollama = server.Post("/api/generate", {{"prompt", "x"}});
+  auto whole = server.Post("/v1/completions", Completion(Json::object()));
+  ASSERT_TRUE(resumable->WaitWrites(2));
+  ASSERT_TRUE(messages->WaitWrites(2));
+  EXPECT_EQ(resumable->body().substr(0, 16), ": ping\n\n: ping\n\n");
+  server.gate.Open();
+  for (const auto& reply : {resumable, messages, ollama, whole}) ASSERT_TRUE(reply->WaitDone());
+  EXPECT_EQ(whole->body().find("ping"), std::string::npos);
+  EXPECT_EQ(ollama->body().find("ping"), std::string::npos);
+  // A client that comes back gets events only, with their numbers.
+  auto again = server.Start("GET", "/v1/streams/" + resumable->Header("x-stream-id"));
+  ASSERT_TRUE(again->WaitDone());
+  EXPECT_EQ(again->body().substr(0, 4), "id: ");
+  EXPECT_EQ(again->body().find("ping"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace millrace::serve

@@ -1,0 +1,14 @@
+// The OpenAPI document of the main port's routes: openapi.json beside this file, built into the
+// program. tests/structure/check_openapi.py holds it against the routes and the parsers. Any
+// thread.
+#pragma once
+
+#include <string>
+
+#include "base/json.h"
+
+namespace millrace::serve {
+
+Json OpenApiDocument(const std::string& version);
+
+}  // namespace millrace::serve

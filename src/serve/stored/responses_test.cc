@@ -1,0 +1,390 @@
+// OpenAI's Responses API: requests and answers, and responses that are stored, continued and
+// computed in the background.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "serve/responses_request.h"
+#include "serve/stored/object_store.h"
+#include "serve/testing/fixtures.h"
+
+namespace millrace::serve {
+namespace {
+
+constexpr char kCallingAnswer[] =
+    "<think>hm</think>Sure.<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"a\"}}</tool_call>";
+
+std::vector<TypedEvent> EventsOf(TestServer& server, Json body) {
+  body["stream"] = true;
+  auto reply = server.Post("/v1/responses", body);
+  EXPECT_TRUE(reply->WaitDone());
+  EXPECT_EQ(reply->status(), 200) << reply->body();
+  return TypedEvents(reply->body());
+}
+
+Json ResponsesBody() {
+  return {{"input", "x"},
+          {"max_output_tokens", 200},
+          {"tools", {{{"type", "function"}, {"name", "f"}, {"parameters", {{"type", "object"}}}}}}};
+}
+
+TEST(Responses, AreChatRequests) {
+  const auto parsed = ChatOfResponses(R"({
+      "model": "m", "instructions": "be brief", "max_output_tokens": 5, "store": true,
+      "text": {"format": {"type": "json_schema", "name": "n", "schema": {"b": 1, "a": 2}}},
+      "reasoning": {"effort": "low"}, "include": ["x"],
+      "tool_choice": {"type": "function", "name": "f"},
+      "tools": [{"type": "function", "name": "f", "strict": true, "parameters": {}}],
+      "input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+        {"type": "reasoning", "summary": []},
+        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "r"}]})",
+                                      {.id = "resp_7", .seed = 9});
+  ASSERT_TRUE(std::holds_alternative<TranslatedRequest>(parsed));
+  EXPECT_EQ(std::get<TranslatedRequest>(parsed).ignored, "include");
+  EXPECT_EQ(Json::parse(std::get<TranslatedRequest>(parsed).chat), Json::parse(R"({
+      "model": "m", "request_id": "7", "seed": 9, "max_tokens": 5, "reasoning_effort": "low",
+      "response_format": {"type": "json_schema",
+        "json_schema": {"name": "n", "schema": {"b": 1, "a": 2}}},
+      "tool_choice": {"type": "function", "function": {"name": "f"}},
+      "tools": [{"type": "function",
+        "function": {"name": "f", "strict": true, "parameters": {}}}],
+      "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "type": "function",
+          "function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "r"}]})"));
+}
+
+TEST(Responses, AWholeAnswer) {
+  TestServer server(Reciting(kCallingAnswer));
+  const Json answer = server.Call("/v1/responses", ResponsesBody());
+  EXPECT_TRUE(answer["id"].get<std::string>().starts_with("resp_"));
+  EXPECT_EQ(answer["object"], "response");
+  EXPECT_EQ(answer["status"], "completed");
+  ASSERT_EQ(answer["output"].size(), 3u);
+  EXPECT_EQ(answer["output"][0]["type"], "reasoning");
+  EXPECT_EQ(answer["output"][1]["content"][0]["text"], "Sure.");
+  EXPECT_EQ(answer["output"][2]["name"], "f");
+  EXPECT_EQ(answer["output"][2]["arguments"], "{\"s\": \"a\"}");
+  EXPECT_GT(answer["usage"]["output_tokens_details"]["reasoning_tokens"], 0);
+}
+
+TEST(Responses, AStreamAddsUpToItsLastEvent) {
+  TestServer server(Reciting(kCallingAnswer));
+  const auto events = EventsOf(server, ResponsesBody());
+  ASSERT_GT(events.size(), 6u);
+  EXPECT_EQ(events.front().type, "response.created");
+  EXPECT_EQ(events.back().type, "response.completed");
+  std::string text, arguments;
+  std::vector<Json> items;
+  for (size_t i = 0; i < events.size(); ++i) {
+    EXPECT_EQ(events[i].data["sequence_number"], i);
+    if (events[i].type == "response.output_text.delta") text += events[i].data["delta"];
+    if (events[i].type == "response.function_call_arguments.delta") {
+      arguments += events[i].data["delta"];
+    }
+    if (events[i].type == "response.output_item.done") items.push_back(events[i].data["item"]);
+  }
+  const Json& response = events.back().data["response"];
+  EXPECT_EQ(text, response["output"][1]["content"][0]["text"]);
+  EXPECT_EQ(arguments, response["output"][2]["arguments"]);
+  EXPECT_EQ(Json(items), response["output"]);
+}
+
+TEST(Responses, LengthIsIncomplete) {
+  TestServer server(Reciting("hello world"));
+  Json body = ResponsesBody();
+  body["max_output_tokens"] = 3;
+  const Json answer = server.Call("/v1/responses", body);
+  EXPECT_EQ(answer["status"], "incomplete");
+  EXPECT_EQ(answer["incomplete_details"]["reason"], "max_output_tokens");
+  EXPECT_EQ(EventsOf(server, body).back().type, "response.incomplete");
+}
+
+TEST(Responses, WhatIsNotServedIsRefused) {
+  TestServer server(Reciting("x"));
+  Json body = ResponsesBody();
+  body["conversation"] = "conv_1";
+  EXPECT_EQ(server.Call("/v1/responses", body, 400)["error"]["param"], "conversation");
+  body = ResponsesBody();
+  body["tools"][0]["type"] = "web_search";
+  EXPECT_EQ(server.Call("/v1/responses", body, 400)["error"]["param"], "tools");
+  body = {{"input", "x"}, {"background", true}, {"store", false}};
+  EXPECT_EQ(server.Call("/v1/responses", body, 400)["error"]["param"], "background");
+  body = {{"input", "x"}, {"previous_response_id", "resp_1"}};
+  const Json error = server.Call("/v1/responses", body, 400)["error"];
+  EXPECT_EQ(error["param"], "previous_response_id");
+  EXPECT_EQ(error["code"], "previous_response_not_found");
+}
+
+// ---- stored
+
+Json CallMethod(TestServer& server, const std::string& method, const std::string& path,
+                int status = 200, const std::string& key = "") {
+  std::vector<std::pair<std::string, std::string>> headers;
+  if (!key.empty()) headers.emplace_back("authorization", "Bearer " + key);
+  auto reply = server.Start(method, path, "", headers);
+  EXPECT_TRUE(reply->WaitDone());
+  EXPECT_EQ(reply->status(), status) << reply->body();
+  return Json::parse(reply->body());
+}
+
+std::string PathOf(const Json& response) {
+  return "/v1/responses/" + response["id"].get<std::string>();
+}
+
+// The response once it has ended.
+Json EndedResponse(TestServer& server, const std::string& path) {
+  Json response;
+  for (int i = 0; i < 1000; ++i) {
+    response = server.Get(path);
+    if (response["status"] != "queued" && response["status"] != "in_progress") return response;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ADD_FAILURE() << "still " << response["status"];
+  return response;
+}
+
+TEST(StoredResponses, AreFetchedAndDeleted) {
+  TestServer server(Reciting(kCallingAnswer));
+  const Json whole = server.Call("/v1/responses", ResponsesBody());
+  EXPECT_EQ(server.Get(PathOf(whole)), whole);
+  const Json streamed = EventsOf(server, ResponsesBody()).back().data["response"];
+  EXPECT_EQ(server.Get(PathOf(streamed)), streamed);
+  const Json items = server.Get(PathOf(whole) + "/input_items");
+  ASSERT_EQ(items["data"].size(), 1u);
+  EXPECT_EQ(items["data"][0]["content"][0]["text"], "x");
+  EXPECT_EQ(CallMethod(server, "DELETE", PathOf(whole))["deleted"], true);
+  EXPECT_EQ(server.Get(PathOf(whole), 404)["error"]["code"], "response_not_found");
+  CallMethod(server, "DELETE", PathOf(whole), 404);
+  EXPECT_EQ(CallMethod(server, "POST", PathOf(streamed) + "/cancel", 400)["error"]["param"], "id");
+  CallMethod(server, "POST", PathOf(streamed) + "/other", 404);
+}
+
+TEST(StoredResponses, NotWithoutStore) {
+  TestServer server(Reciting("hello"));
+  Json body = ResponsesBody();
+  body["store"] = false;
+  const Json whole = server.Call("/v1/responses", body);
+  EXPECT_EQ(whole["store"], false);
+  server.Get(PathOf(whole), 404);
+}
+
+TEST(StoredResponses, AreContinued) {
+  TestServer server(Reciting("hello"));
+  const Json first = server.Call("/v1/responses", {{"input", "one"}, {"instructions", "brief"}});
+  const Json second =
+      server.Call("/v1/responses", {{"input", "two"}, {"previous_response_id", first["id"]}});
+  const Json third =
+      server.Call("/v1/responses", {{"input", "three"}, {"previous_response_id", second["id"]}});
+  EXPECT_EQ(third["previous_response_id"], second["id"]);
+  const auto turn = [](const char* role, const char* text) {
+    return Json{{"role", role}, {"content", text}};
+  };
+  const Json whole = server.Call(
+      "/v1/responses", {{"input",
+                         {turn("user", "one"), turn("assistant", "hello"), turn("user", "two"),
+                          turn("assistant", "hello"), turn("user", "three")}}});
+  // The same prompt; instructions belong to one response.
+  EXPECT_EQ(third["usage"]["input_tokens"], whole["usage"]["input_tokens"]);
+  EXPECT_GT(third["usage"]["input_tokens"], second["usage"]["input_tokens"]);
+  CallMethod(server, "DELETE", PathOf(first));
+  const Json error =
+      server.Call("/v1/responses", {{"input", "x"}, {"previous_response_id", third["id"]}}, 400);
+  EXPECT_EQ(error["error"]["code"], "previous_response_not_found");
+}
+
+TEST(StoredResponses, BelongToTheirKey) {
+  TestServerOptions options = Reciting("hello");
+  options.service.api_keys = ApiKeys::Create({"alice", "bob"}).value();
+  TestServer server(options);
+  const auto create = [&](const char* key, const Json& body) {
+    auto reply = server.Start("POST", "/v1/responses", DumpJson(body),
+                              {{"authorization", std::string("Bearer ") + key}});
+    EXPECT_TRUE(reply->WaitDone());
+    return Json::parse(reply->body());
+  };
+  const Json response = create("alice", {{"input", "x"}});
+  CallMethod(server, "GET", PathOf(response), 200, "alice");
+  CallMethod(server, "GET", PathOf(response), 404, "bob");
+  CallMethod(server, "GET", PathOf(response) + "/input_items", 404, "bob");
+  CallMethod(server, "DELETE", PathOf(response), 404, "bob");
+  CallMethod(server, "POST", PathOf(response) + "/cancel", 404, "bob");
+  const Json stolen = create("bob", {{"input", "x"}, {"previous_response_id", response["id"]}});
+  EXPECT_EQ(stolen["error"]["code"], "previous_response_not_found");
+}
+
+// ---- in the background
+
+Json BackgroundBody() {
+  Json body = ResponsesBody();
+  body["background"] = true;
+  return body;
+}
+
+TEST(BackgroundResponses, AreFetchedWhenTheyHaveEnded) {
+  TestServer server(Reciting(kCallingAnswer));
+  server.gate.Close();
+  const Json queued = server.Call("/v1/responses", BackgroundBody());
+  EXPECT_EQ(queued["status"], "queued");
+  EXPECT_EQ(CallMethod(server, "DELETE", PathOf(queued), 409)["error"]["code"],
+            "response_in_progress");
+  server.gate.Open();
+  const Json ended = EndedResponse(server, PathOf(queued));
+  const Json whole = server.Call("/v1/responses", ResponsesBody());
+  EXPECT_EQ(ended["status"], "completed");
+  EXPECT_EQ(ended["output"].size(), whole["output"].size());
+  EXPECT_EQ(ended["output"][1]["content"], whole["output"][1]["content"]);
+  EXPECT_EQ(ended["usage"], whole["usage"]);
+  EXPECT_EQ(ended["id"], queued["id"]);
+  EXPECT_EQ(ended["created_at"], queued["created_at"]);
+}
+
+TEST(BackgroundResponses, WhatIsWrongIsSaidAtOnce) {
+  TestServer server(Reciting("hello"));
+  Json body = BackgroundBody();
+  body["temperature"] = 1000;
+  EXPECT_EQ(server.Call("/v1/responses", body, 400)["error"]["param"], "temperature");
+  body = BackgroundBody();
+  body["model"] = "other";
+  server.Call("/v1/responses", body, 404);
+  body = BackgroundBody();
+  body["input"] = std::string(2000, 'x');
+  EXPECT_EQ(server.Call("/v1/responses", body, 400)["error"]["code"], "context_length_exceeded");
+}
+
+TEST(BackgroundResponses, WhatFailsSaysWhy) {
+  TestServer server(Reciting("hello"));
+  Json body = BackgroundBody();
+  body["text"] = {{"format", {{"type", "json_schema"}, {"name", "n"}, {"schema", {{"type", 7}}}}}};
+  const Json queued = server.Call("/v1/responses", body);
+  const Json ended = EndedResponse(server, PathOf(queued));
+  EXPECT_EQ(ended["status"], "failed");
+  EXPECT_NE(ended["error"]["message"].get<std::string>().find("response_format"),
+            std::string::npos);
+}
+
+TEST(BackgroundResponses, AreCancelled) {
+  TestServer server(Reciting(kCallingAnswer));
+  server.gate.Close();
+  Json body = BackgroundBody();
+  body["stream"] = true;
+  auto follower = server.Post("/v1/responses", body);
+  Json id;
+  const Json queued = server.Call("/v1/responses", BackgroundBody());
+  const Json cancelled = CallMethod(server, "POST", PathOf(queued) + "/cancel");
+  EXPECT_EQ(cancelled["status"], "cancelled");
+  server.gate.Open();
+  EXPECT_TRUE(server.WaitUntilFree());
+  EXPECT_EQ(server.Get(PathOf(queued))["status"], "cancelled");
+  EXPECT_EQ(CallMethod(server, "POST", PathOf(queued) + "/cancel")["status"], "cancelled");
+  EXPECT_TRUE(follower->WaitDone());  // another one goes on
+  EXPECT_EQ(TypedEvents(follower->body()).back().type, "response.completed");
+}
+
+std::string WithoutIds(const std::string& events) {
+  std::string kept;
+  for (size_t begin = 0; begin < events.size();) {
+    const size_t end = events.find('\n', begin) + 1;
+    if (events.compare(begin, 4, "id: ") != 0) kept.append(events, begin, end - begin);
+    begin = end;
+  }
+  return kept;
+}
+
+TEST(BackgroundResponses, TheirEventsAreFollowedFromAnyOfThem) {
+  TestServer server(Reciting(kCallingAnswer));
+  Json body = BackgroundBody();
+  body["stream"] = true;
+  auto first = server.Post("/v1/responses", body);
+  ASSERT_TRUE(first->WaitWrites(1));
+  first->Disconnect();  // that ends nothing
+  const auto seen = TypedEvents(first->body().substr(0, first->body().rfind("\n\n") + 2));
+  const std::string path = PathOf(seen.front().data["response"]);
+  EXPECT_EQ(EndedResponse(server, path)["status"], "completed");
+  auto all = server.Start("GET", path + "?stream=true");
+  ASSERT_TRUE(all->WaitDone());
+  const auto events = TypedEvents(all->body());
+  EXPECT_EQ(events.back().type, "response.completed");
+  EXPECT_EQ(events.back().data["response"], server.Get(path));
+  for (size_t i = 0; i < events.size(); ++i) {
+    auto rest = server.Start("GET", path + "?stream=true&starting_after=" + std::to_string(i));
+    ASSERT_TRUE(rest->WaitDone());
+    const auto left = TypedEvents(rest->body());
+    ASSERT_EQ(left.size(), events.size() - i - 1);
+    if (left.empty()) continue;
+    EXPECT_EQ(left.front().data, events[i + 1].data);
+  }
+  server.Get(path + "?stream=true&starting_after=x", 400);
+  server.Get(path + "?stream=perhaps", 400);
+}
+
+TEST(BackgroundResponses, OneThatIsRunningIsFollowed) {
+  TestServer server(Reciting(kCallingAnswer));
+  server.gate.Close();
+  Json body = BackgroundBody();
+  body["stream"] = true;
+  auto first = server.Post("/v1/responses", body);
+  const std::string path = "/v1/responses/" + first->Header("x-stream-id");
+  auto second = server.Start("GET", path + "?stream=true&starting_after=1");
+  server.gate.Open();
+  ASSERT_TRUE(second->WaitDone());
+  const auto events = TypedEvents(WithoutIds(second->body()));
+  EXPECT_EQ(events.front().data["sequence_number"], 2);
+  EXPECT_EQ(events.back().type, "response.completed");
+  EXPECT_TRUE(first->disconnected() || !first->body().ends_with("completed"));
+  const Json plain = server.Call("/v1/responses", ResponsesBody());
+  server.Get(PathOf(plain) + "?stream=true", 400);
+}
+
+TEST(BackgroundResponses, PingsAreNoEvents) {
+  TestServerOptions options = Reciting(kCallingAnswer);
+  options.service.ping_after = Duration::Millis(20);
+  TestServer server(options);
+  server.gate.Close();
+  Json body = BackgroundBody();
+  body["stream"] = true;
+  auto reply = server.Post("/v1/responses", body);
+  ASSERT_TRUE(reply->WaitWrites(2));
+  server.gate.Open();
+  ASSERT_TRUE(reply->WaitDone());
+  EXPECT_NE(reply->body().find(": ping"), std::string::npos);
+  auto again = server.Start(
+      "GET", "/v1/responses/" + reply->Header("x-stream-id") + "?stream=true&starting_after=0");
+  ASSERT_TRUE(again->WaitDone());
+  EXPECT_EQ(again->body().find(": ping"), std::string::npos);
+  EXPECT_EQ(TypedEvents(again->body()).front().data["sequence_number"], 1);
+}
+
+TEST(BackgroundResponses, SurviveTheServer) {
+  const std::shared_ptr<ObjectStore> store = ObjectStore::Open({}).value();
+  TestServerOptions options = Reciting(std::string(600, 'a'));
+  options.service.store = store;
+  Json body = {{"input", "x"}, {"background", true}, {"temperature", 0.8}};
+  std::string path, streamed_path, seen;
+  {
+    TestServer server(options);
+    server.gate.Close();
+    path = PathOf(server.Call("/v1/responses", body));
+    body["stream"] = true;
+    auto follower = server.Post("/v1/responses", body);
+    streamed_path = "/v1/responses/" + follower->Header("x-stream-id");
+  }
+  EXPECT_EQ(store->ListOpen(ObjectKind::kResponse)->size(), 2u);
+  TestServer server(options);
+  const Json ended = EndedResponse(server, path);
+  EXPECT_EQ(ended["status"], "completed");
+  EXPECT_EQ(ended["output"][0]["content"][0]["text"], std::string(600, 'a'));
+  EXPECT_EQ(EndedResponse(server, streamed_path)["output"][0]["content"],
+            ended["output"][0]["content"]);
+  EXPECT_TRUE(store->ListOpen(ObjectKind::kResponse)->empty());
+  auto all = server.Start("GET", streamed_path + "?stream=true&starting_after=3");
+  ASSERT_TRUE(all->WaitDone());
+  EXPECT_EQ(TypedEvents(all->body()).front().data["sequence_number"], 4);
+}
+
+}  // namespace
+}  // namespace millrace::serve

@@ -1,0 +1,53 @@
+// StoredRoutes: what outlives a call: the store, the routes of responses, files and batches, and
+// the thread on which they read and write it, because that may wait for the disk. Owned by the
+// service; any thread.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+
+#include "base/clock.h"
+#include "serve/other_apis.h"
+#include "serve/request_registry.h"
+#include "serve/router.h"
+#include "serve/stored/background_queue.h"
+#include "serve/stored/batch_routes.h"
+#include "serve/stored/object_store.h"
+#include "serve/stored/response_routes.h"
+#include "serve/worker_pool.h"
+
+namespace millrace::serve {
+
+class StoredRoutes {
+ public:
+  struct Host {
+    std::shared_ptr<ObjectStore> store;  // null: one in memory
+    BackgroundQueue& queue;
+    RequestRegistry& registry;
+    std::function<void(Call)> call;  // calls the route of a request that the service makes itself
+    std::function<bool()> draining;
+    const Clock& clock;
+  };
+  StoredRoutes(ChatRoutes routes, Host host);
+
+  // The table's handlers refer to this.
+  void AddTo(RouteTable& table);
+  // Posts what the previous process left to the queue. Once, before the queue starts.
+  void RunLeft();
+
+ private:
+  void OnDisk(Call call, std::function<void(Call)> task);
+  void OnDiskSoon(std::function<void()> task);
+  void DropOld();
+
+  const std::shared_ptr<ObjectStore> store_;
+  RequestRegistry& registry_;
+  const Clock& clock_;
+  std::atomic<int64_t> dropped_old_ns_ = 0;  // when, by the clock
+  ResponseRoutes responses_;
+  BatchRoutes batches_;
+  WorkerPool pool_;  // last: joined first
+};
+
+}  // namespace millrace::serve
