@@ -241,9 +241,10 @@ REFUSED = {
     },
     "up": {},
 }
-# Seen by tests of their own, below.
-ELSEWHERE = {"serve": {"--help"}, "up": {"--help"},
-             "serve --cluster": {"--help", "--insecure", "--etcd-tls-dir"}}
+# Seen by tests of their own, below; those of a model on the hub by tests/e2e/hub.py.
+OF_THE_HUB = {"--revision", "--offline"}
+ELSEWHERE = {"serve": {"--help"} | OF_THE_HUB, "up": {"--help"} | OF_THE_HUB,
+             "serve --cluster": {"--help", "--insecure", "--etcd-tls-dir"} | OF_THE_HUB}
 
 
 def workers(at):

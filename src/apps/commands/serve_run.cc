@@ -14,6 +14,7 @@
 #include "apps/common/signals.h"
 #include "apps/common/slo_option.h"
 #include "apps/common/version.h"
+#include "apps/hub/fetch_model.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "net/http_server.h"
@@ -180,7 +181,7 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
     LeaveNow(0);
   });
   RaiseFileLimit();
-  MR_RETURN_IF_ERROR(model::FindModel(flags.engine.model).status());
+  MR_RETURN_IF_ERROR(CheckModel(flags.engine.model, flags.engine.hub));
   const SteadyClock clock;
   MR_ASSIGN_OR_RETURN(serve::ServiceOptions service_options, ServiceOptionsFor(flags));
   const std::string name = service_options.served_names.front();
