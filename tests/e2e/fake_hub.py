@@ -147,6 +147,8 @@ class FakeHub:
         parts = [urllib.parse.unquote(part) for part in path.split("/")[1:]]
         if parts[:2] == ["api", "models"] and parts[4:5] == ["revision"]:
             return self.send_list(handler, "/".join(parts[2:4]), parts[5])
+        if parts[:2] == ["api", "models"] and parts[4:5] == ["tree"]:
+            return self.send_tree(handler, "/".join(parts[2:4]), parts[5])
         if parts[2:3] == ["resolve"]:
             return self.send_file(handler, "/".join(parts[:2]), parts[3], parts[4])
         return self.send(handler, 404, b"")
@@ -173,6 +175,16 @@ class FakeHub:
         return self.send(handler, 200,
                          json.dumps({"id": repository, "sha": commit, "siblings": siblings})
                          .encode())
+
+    def send_tree(self, handler, repository, revision):
+        """The same for the hub's own library."""
+        entries = []
+        for name, data in self.files(repository, self.commit(repository, revision)).items():
+            entry = {"type": "file", "path": name, "size": len(data), "oid": git_blob(data)}
+            if name.endswith(LARGE):
+                entry["lfs"] = {"oid": sha256(data), "size": len(data), "pointerSize": 134}
+            entries.append(entry)
+        return self.send(handler, 200, json.dumps(entries).encode())
 
     def send_file(self, handler, repository, commit, name):
         data = self.files(repository, commit).get(name)
