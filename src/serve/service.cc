@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "serve/cors.h"
 #include "serve/decorated_reply.h"
+#include "serve/gzip_body.h"
 #include "serve/service_impl.h"
 
 namespace millrace::serve {
@@ -44,11 +45,11 @@ net::HttpResponse WrongCoding(std::string_view coding) {
   net::HttpResponse response = ErrorResponse(
       {.status = 415,
        .message = fmt::format(
-           "Content-Encoding '{}' is not supported: send the body as uncompressed JSON, "
-           "without this header.",
+           "Content-Encoding '{}' is not supported: compress the body with gzip, or send it "
+           "uncompressed, without this header.",
            Printable(coding, 64)),
        .code = "unsupported_media_type"});
-  response.headers.emplace_back("accept-encoding", "identity");
+  response.headers.emplace_back("accept-encoding", "gzip");
   return response;
 }
 
@@ -204,29 +205,50 @@ void Service::Impl::Dispatch(Endpoint endpoint, Call call, const RouteTable::Mat
     return refuse(NoSuchRoute(endpoint, call));
   }
   if (match.route == nullptr) return call.reply->Send(WrongMethod(call, match));
-  if (const auto coding = call.request.Header("content-encoding"); coding && !Identity(*coding)) {
-    return call.reply->Send(WrongCoding(*coding));
-  }
+  const std::string_view coding = call.request.Header("content-encoding").value_or("");
+  const bool gzip = IsGzip(coding);
+  if (!gzip && !Identity(coding)) return call.reply->Send(WrongCoding(coding));
   if (call.request.method == "POST" && !JsonOrUnstated(call.request)) {
     return refuse({.status = 415,
                    .message = "The body must be JSON: send 'Content-Type: application/json'.",
                    .code = "unsupported_media_type"});
   }
-  CallRoute(*match.route, std::move(call));
+  CallRoute(*match.route, std::move(call), gzip && !call.request.body.empty());
 }
 
-void Service::Impl::CallRoute(const Route& route, Call call) {
-  if (call.request.body.size() <= kInlineBodyBytesMax) return route.handler(std::move(call));
+void Service::Impl::CallRoute(const Route& route, Call call, bool gzip) {
+  if (call.request.body.size() <= kInlineBodyBytesMax) {
+    if (!gzip) return route.handler(std::move(call));
+    const Status status = Inflate(call, kInlineBodyBytesMax);
+    if (status.ok()) return route.handler(std::move(call));
+    if (status.code() != StatusCode::kTooLarge) {
+      return call.reply->Send(ErrorResponse(FromStatus(status)));
+    }
+  }
   auto shared = std::make_shared<Call>(std::move(call));
   registry_.Enter();
-  const bool taken = large_.TryPost([this, &route, shared] {
-    if (!shared->reply->disconnected()) route.handler(std::move(*shared));
+  const bool taken = large_.TryPost([this, &route, shared, gzip] {
+    if (!shared->reply->disconnected()) {
+      const Status status = gzip ? Inflate(*shared, options_.inflated_bytes_max) : OkStatus();
+      if (status.ok()) {
+        route.handler(std::move(*shared));
+      } else {
+        shared->reply->Send(ErrorResponse(FromStatus(status)));
+      }
+    }
     registry_.Leave();
   });
   if (taken) return;
   registry_.Leave();
   shared->reply->Send(ErrorResponse(FromStatus(
       ResourceExhausted("Too many large requests are waiting; try again in a moment."))));
+}
+
+// Replaces the body, or leaves it as it is.
+Status Service::Impl::Inflate(Call& call, size_t bytes_max) {
+  MR_ASSIGN_OR_RETURN(std::string plain, InflateGzip(call.request.body, bytes_max));
+  call.request.body = std::move(plain);
+  return OkStatus();
 }
 
 void Service::Impl::Ready(ServedModel model) {

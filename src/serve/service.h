@@ -20,6 +20,7 @@
 #include "core/latency_limits.h"
 #include "core/model_spec.h"
 #include "net/http.h"
+#include "net/http1.h"
 #include "serve/admin_access.h"
 #include "serve/auth.h"
 #include "serve/request.h"
@@ -42,9 +43,11 @@ struct ServiceOptions {
   ApiKeys admin_keys;  // of Endpoint::kAdminListen
   std::vector<std::string> allowed_origins = {"*"};
   bool parse_special_in_prompts = false;  // default of the field parse_special
-  int worker_threads = 1;                 // detokenizing and JSON of all streams
-  ResumableStreams resumable;             // clients may reconnect for the rest of a stream
-  LatencyLimits limits;                   // requests are judged by them
+  // Limit of a body that arrives as gzip, once it is inflated; HttpServer has it for all others.
+  size_t inflated_bytes_max = net::HttpLimits().body_bytes_max;
+  int worker_threads = 1;      // detokenizing and JSON of all streams
+  ResumableStreams resumable;  // clients may reconnect for the rest of a stream
+  LatencyLimits limits;        // requests are judged by them
   // Compiles a grammar where it can do no harm, before it is compiled here; on a thread of its own.
   // Empty: it is not tried.
   std::function<Status(const std::string& grammar)> try_grammar;

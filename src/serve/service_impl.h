@@ -45,7 +45,9 @@ class Service::Impl {
   // then called; a path that is not in the table is closed.
   std::optional<ApiError> Authorize(Endpoint endpoint, const RouteTable::Match& match,
                                     Call* call) const;
-  void CallRoute(const Route& route, Call call);
+  // `gzip`: the body is compressed, and inflated first.
+  void CallRoute(const Route& route, Call call, bool gzip);
+  static Status Inflate(Call& call, size_t bytes_max);
   // The model_context, or null after sending the 503.
   std::shared_ptr<ModelContext> LoadedOrReply(const Call& call) const;
   std::shared_ptr<ModelContext> model_context() const;
