@@ -89,6 +89,7 @@ net::HttpHandler Service::Handler(Endpoint endpoint) {
 
 void Service::Ready(ServedModel model) { impl_->Ready(std::move(model)); }
 ServiceState Service::state() const { return impl_->state(); }
+void Service::SetApiKeys(ApiKeys keys) { impl_->SetApiKeys(std::move(keys)); }
 void Service::BeginDrain() { impl_->BeginDrain(); }
 bool Service::Drain(Duration limit) { return impl_->Drain(limit); }
 
@@ -107,6 +108,7 @@ Service::Impl::Impl(ServiceOptions options, const Clock& clock)
       compiling_(2, kGrammarsWaitingMax),
       large_(1, kLargeBodiesWaitingMax) {
   MR_CHECK(!options_.served_names.empty()) << "served_names must not be empty";
+  SetApiKeys(options_.api_keys);
   AddRoutes();
 }
 
@@ -175,8 +177,9 @@ std::optional<ApiError> Service::Impl::Authorize(Endpoint endpoint, const RouteT
     case Endpoint::kMain: break;
   }
   const bool open = match.on_path != nullptr && match.on_path->access == Access::kOpen;
-  if (open || !options_.api_keys.required()) return std::nullopt;
-  const auto key = options_.api_keys.MatchRequest(call->request);
+  const std::shared_ptr<const ApiKeys> keys = api_keys();
+  if (open || !keys->required()) return std::nullopt;
+  const auto key = keys->MatchRequest(call->request);
   if (!key) {
     return ApiError{.status = 401,
                     .message =
@@ -184,7 +187,7 @@ std::optional<ApiError> Service::Impl::Authorize(Endpoint endpoint, const RouteT
                         "(or 'x-api-key: KEY') with a valid key.",
                     .code = "invalid_api_key"};
   }
-  call->owner = options_.api_keys.Fingerprint(*key);
+  call->owner = keys->Fingerprint(*key);
   return std::nullopt;
 }
 
@@ -288,6 +291,17 @@ bool Service::Impl::Drain(Duration limit) {
 std::shared_ptr<ModelContext> Service::Impl::model_context() const {
   MutexLock lock(mutex_);
   return model_context_;
+}
+
+void Service::Impl::SetApiKeys(ApiKeys keys) {
+  auto made = std::make_shared<const ApiKeys>(std::move(keys));
+  MutexLock lock(mutex_);
+  api_keys_ = std::move(made);
+}
+
+std::shared_ptr<const ApiKeys> Service::Impl::api_keys() const {
+  MutexLock lock(mutex_);
+  return api_keys_;
 }
 
 std::shared_ptr<ModelContext> Service::Impl::LoadedOrReply(const Call& call) const {

@@ -91,6 +91,9 @@ class Service {
   void Ready(ServedModel model);
   ServiceState state() const;
 
+  // The keys of requests from now on, in place of those of the options. Any thread.
+  void SetApiKeys(ApiKeys keys);
+
   // From now on, new generation requests and /ready get 503.
   void BeginDrain();
   // BeginDrain, then Generator::Drain(limit), then waits until the last answers are written.

@@ -35,6 +35,7 @@ class Service::Impl {
 
   void Ready(ServedModel model);
   ServiceState state() const { return state_; }
+  void SetApiKeys(ApiKeys keys);
   void BeginDrain() { state_ = ServiceState::kDraining; }
   bool Drain(Duration limit);
 
@@ -51,6 +52,7 @@ class Service::Impl {
   // The model_context, or null after sending the 503.
   std::shared_ptr<ModelContext> LoadedOrReply(const Call& call) const;
   std::shared_ptr<ModelContext> model_context() const;
+  std::shared_ptr<const ApiKeys> api_keys() const;
   // The name to show, or nullopt for a model that is not served.
   std::optional<std::string> ServedName(const std::string& asked) const;
 
@@ -110,6 +112,7 @@ class Service::Impl {
 
   mutable Mutex mutex_;
   std::shared_ptr<ModelContext> model_context_ MR_GUARDED_BY(mutex_);  // set once
+  std::shared_ptr<const ApiKeys> api_keys_ MR_GUARDED_BY(mutex_);      // never null
 
   WorkerPool workers_;    // streams
   WorkerPool compiling_;  // grammars

@@ -89,6 +89,7 @@ def front(kind, at):
         "--served-model-name": Row(("alpha", "beta"), effects.names),
         "--allowed-origins": Row("https://a.example", effects.origins),
         "--api-key": Row("sesame", effects.api_key),
+        "--api-key-file": Row(at.write("keys", "# more\nalso-sesame\n"), effects.api_key_file),
         "--admin-listen": Row(f"127.0.0.1:{free_port()}", effects.admin_listen),
         "--admin-key": Row("open", effects.admin_key),  # behind --admin-listen
         "--ssl-certfile": Row(at.certificate[0], effects.certificate),

@@ -10,6 +10,7 @@
 #include "apps/cluster/local_model.h"
 #include "apps/commands/admin_endpoints.h"
 #include "apps/commands/in_process.h"
+#include "apps/commands/serve_reload.h"
 #include "apps/common/grammar_trial.h"
 #include "apps/common/signals.h"
 #include "apps/common/slo_option.h"
@@ -37,7 +38,7 @@ Result<serve::ServiceOptions> ServiceOptionsFor(const ServeFlags& flags) {
     options.unlisted_names = {flags.engine.model};
   }
   options.version = Version();
-  MR_ASSIGN_OR_RETURN(options.api_keys, serve::ApiKeys::Create(flags.api_keys));
+  MR_ASSIGN_OR_RETURN(options.api_keys, ReadApiKeys(flags));
   MR_ASSIGN_OR_RETURN(options.admin_keys, serve::ApiKeys::Create(flags.admin_keys));
   options.allowed_origins = flags.allowed_origins;
   options.resumable.enabled = flags.resume_grace_s > 0;
@@ -100,7 +101,8 @@ std::string TryLine(const ServeFlags& flags, const std::string& url, const std::
                     bool chat) {
   std::string line = "curl " + url + (chat ? "/v1/chat/completions" : "/v1/completions");
   line += " -H 'Content-Type: application/json'";
-  if (!flags.api_keys.empty()) line += " -H \"Authorization: Bearer $API_KEY\"";
+  const bool needs_key = !flags.api_keys.empty() || !flags.api_key_file.empty();
+  if (needs_key) line += " -H \"Authorization: Bearer $API_KEY\"";
   const std::string question = chat ? R"("messages": [{"role": "user", "content": "Hello!"}])"
                                     : R"("prompt": "Once upon a time")";
   return line + fmt::format(" -d '{{\"model\": {}, {}, \"max_tokens\": 64}}'", ShellJsonText(name),
@@ -171,11 +173,12 @@ Status ValidateServeFlags(const ServeFlags& flags) {
   if (flags.refuse_beyond && !flags.engine.slo.ttft_s) {
     return InvalidArgument("--refuse-beyond needs a limit on TTFT: give --slo ttft=TIME as well");
   }
-  return serve::ApiKeys::Create(flags.api_keys).status().WithContext("--api-key");
+  return ReadApiKeys(flags).status();
 }
 
 Status RunServer(const ServeFlags& flags, const ModelSource& source) {
-  StopSignals signals;  // before any other thread
+  // Before any other thread.
+  StopSignals signals(ReloadsFiles(flags) ? Hangup::kReloads : Hangup::kEnds);
   signals.OnSignal([](int) {
     MR_LOG(info, "stopped while loading");
     LeaveNow(0);
@@ -196,10 +199,12 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
     remove_socket();
     LeaveNow(0);
   });
+  ServeReload reload(flags, service, *server, *admin, signals);
   const std::string url = Url(flags, server->port());
   MR_LOG(info, "listening on {}, loading {}", url, Printable(flags.engine.model));
   auto model = source(clock);
   if (!model.ok()) {
+    reload.Stop();
     admin->Stop();
     server->Stop(Duration{});
     return model.status();
@@ -215,6 +220,7 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
   const Duration limit = Duration::Seconds(flags.shutdown_timeout_s);
   MR_LOG(info, "finishing running requests, for at most {}; a second signal stops at once",
          FormatDuration(limit.seconds()));
+  reload.Stop();
   if (!service.Drain(limit)) MR_LOG(warn, "requests were aborted after --shutdown-timeout");
   admin->Stop();  // first: the next server may begin as soon as the port is free
   server->Stop(kLastBytesLimit);
@@ -237,11 +243,19 @@ void AddServerOptions(Command& command, ServeFlags* flags) {
   command.Add(kGroup, TextListOption("api-key", "KEY", &flags->api_keys),
               "Accept only requests with one of these keys; better in MILLRACE_API_KEY, where "
               "other users of the machine cannot see it");
+  Option key_file = TextOption("api-key-file", "FILE", &flags->api_key_file);
+  key_file.kind = ValueKind::kFile;
+  command.Add(
+      kGroup, std::move(key_file),
+      "More keys, one a line, beside lines that begin with '#'. It is read again when it changes, "
+      "and at SIGHUP");
   command.Add(kGroup, TextListOption("allowed-origins", "ORIGIN", &flags->allowed_origins),
               "Web pages that may call the server (CORS)");
   Option certfile = TextOption("ssl-certfile", "FILE", &flags->ssl_certfile);
   certfile.kind = ValueKind::kFile;
-  command.Add(kGroup, std::move(certfile), "TLS certificate chain in PEM");
+  command.Add(kGroup, std::move(certfile),
+              "TLS certificate chain in PEM; it and its key are read again when they change, and "
+              "at SIGHUP");
   Option keyfile = TextOption("ssl-keyfile", "FILE", &flags->ssl_keyfile);
   keyfile.kind = ValueKind::kFile;
   command.Add(kGroup, std::move(keyfile), "TLS private key in PEM");

@@ -21,6 +21,7 @@ struct ServeFlags {
   int port = 8000;
   std::vector<std::string> served_names, api_keys, admin_keys;
   std::vector<std::string> allowed_origins = {"*"};
+  std::string api_key_file;  // more keys; empty: none
   std::string admin_listen;  // HOST:PORT; empty: operators have the unix socket only
   std::string ssl_certfile, ssl_keyfile, chat_template;
   AnswerParsers parsers;
