@@ -91,6 +91,72 @@ def read_answer(connection):
     return head.decode(), body.decode()
 
 
+class UnixSocket(unittest.TestCase):
+    """--uds: the main port on a unix socket, and the line that is printed to try it."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.path = self.folder / "it's here.sock"
+
+    def start(self, port):
+        process = subprocess.Popen(
+            [PROGRAM, "serve", MODEL, "--uds", self.path.name, "--port", str(port)],
+            cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait, 60)
+        self.addCleanup(process.kill)
+        return process
+
+    def free_port(self):
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            return probe.getsockname()[1]
+
+    def read_until(self, process, words):
+        output = ""
+        while words not in output:
+            line = process.stdout.readline()
+            self.assertTrue(line, output)
+            output += line
+        return output
+
+    def test_a_server_on_a_unix_socket(self):
+        port = self.free_port()
+        server = self.start(port)
+        output = self.read_until(server, "curl ")
+        self.assertIn("Serving demo on unix socket it's here.sock", output)
+        self.assertEqual(self.path.stat().st_mode & 0o777, 0o600)
+        with self.assertRaises(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+        line = re.search(r"curl --unix-socket .*", output).group(0)
+        done = subprocess.run(["bash", "-c", line.replace("curl", "curl -sS", 1)], text=True,
+                              cwd=self.folder, capture_output=True, timeout=TIMEOUT_S, check=True)
+        self.assertEqual(json.loads(done.stdout)["model"], "demo")
+        status = subprocess.run([PROGRAM, "status", "--base-url", f"http://127.0.0.1:{port}"],
+                                capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+        self.assertIn("this-process", status.stdout)
+        other = self.start(self.free_port())
+        self.assertIn("another process is already listening on", self.read_until(other, "listening"))
+        server.kill()
+        server.wait(60)
+        again = self.start(port)
+        self.read_until(again, "curl ")  # the file of the killed one is replaced
+        again.terminate()
+        self.assertEqual(again.wait(60), 0)
+        self.assertFalse(self.path.exists())
+
+    def test_what_does_not_go_with_it(self):
+        for words, sentence in ((["--host", "0.0.0.0"], "takes the place of --host"),
+                                (["--port", "0"], "give one that is not 0"),
+                                (["--ssl-certfile", __file__, "--ssl-keyfile", __file__],
+                                 "TLS is not supported on a unix socket")):
+            done = subprocess.run([PROGRAM, "serve", MODEL, "--uds", self.path, *words], text=True,
+                                  capture_output=True, timeout=TIMEOUT_S, check=False)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(sentence, done.stderr)
+
+
 class Http(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -244,8 +244,10 @@ REFUSED = {
 }
 # Seen by tests of their own, below; those of a model on the hub by tests/e2e/hub.py.
 OF_THE_HUB = {"--revision", "--offline"}
-ELSEWHERE = {"serve": {"--help"} | OF_THE_HUB, "up": {"--help"} | OF_THE_HUB,
-             "serve --cluster": {"--help", "--insecure", "--etcd-tls-dir"} | OF_THE_HUB}
+# --uds: in http_test.py.
+ELSEWHERE = {"serve": {"--help", "--uds"} | OF_THE_HUB, "up": {"--help", "--uds"} | OF_THE_HUB,
+             "serve --cluster":
+                 {"--help", "--insecure", "--etcd-tls-dir", "--uds"} | OF_THE_HUB}
 
 
 def workers(at):

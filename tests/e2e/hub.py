@@ -357,6 +357,12 @@ class BrokenDownloads(HubTest):
         self.hub.close()
         self.assertIn("cannot reach http://127.0.0.1", self.refused())
 
+    def test_a_storage_that_is_not_reached_is_asked_again(self):
+        self.hub.troubles[WEIGHTS] = [("redirect", "http://127.0.0.1:9/model?X-Signature=secret-of-")]
+        _, err = self.run_program()
+        self.assertIn("cannot reach http://127.0.0.1:9: ", err)
+        self.assert_whole()
+
     def test_a_trickle_is_a_broken_connection(self):
         self.hub.troubles[WEIGHTS] = [("slow", 2_000_000)]
         _, err = self.run_program()

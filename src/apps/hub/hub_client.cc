@@ -203,6 +203,7 @@ Result<std::string> HubClient::Hop(const HubCall& call, const net::Url& url, Hub
   }
   connection_->headers.reset(lines);
   connection_->error[0] = 0;
+  head.status = 0;  // of the hop before
   set(CURLOPT_URL, url.ToString().c_str());
   set(CURLOPT_HTTPHEADER, lines);
   set(CURLOPT_USERAGENT, "millrace");
@@ -226,7 +227,8 @@ Result<std::string> HubClient::Hop(const HubCall& call, const net::Url& url, Hub
   HubExchange exchange(easy, call, from_hub, head);
   const CURLcode code = exchange.Run();
   if (!exchange.refused().ok()) return exchange.refused();
-  if (head.status == 0 || (IsSuccess(head.status) && code != CURLE_OK)) {
+  const bool needs_all = IsSuccess(head.status) || IsRedirect(head.status);
+  if (head.status == 0 || (needs_all && code != CURLE_OK)) {
     return BrokenCall(code, connection_->error.data(), url, access_);
   }
   if (IsSuccess(head.status)) return std::string();

@@ -4,6 +4,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -222,7 +223,8 @@ Status SnapshotDownload::GetWeights() {
   int64_t done = 0;  // of the parts before
   for (const Part& part : parts) {
     const int64_t before = BytesHere(repository_.Blob(part.blob.etag), part.blob);
-    MR_RETURN_IF_ERROR(Get(part, [&](int64_t here) { progress.Update(done + here - before); }));
+    MR_RETURN_IF_ERROR(Get(
+        part, [&](int64_t here) { progress.Update(done + std::max<int64_t>(0, here - before)); }));
     done += part.blob.bytes - before;
   }
   progress.Update(done);
