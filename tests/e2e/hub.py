@@ -70,7 +70,8 @@ class HubTest(unittest.TestCase):
 
     def environment(self, **more):
         kept = {name: value for name, value in os.environ.items()
-                if not name.startswith(("HF_", "MILLRACE_")) and "proxy" not in name.lower()}
+                if not name.startswith(("HF_", "MILLRACE_", "SSL_")) and
+                not name.endswith("_CA_BUNDLE") and "proxy" not in name.lower()}
         return kept | {"HF_HOME": str(self.folder / "home"), "HF_ENDPOINT": self.hub.url,
                        "HF_HUB_DOWNLOAD_TIMEOUT": "2"} | more
 
