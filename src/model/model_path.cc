@@ -2,18 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <filesystem>
 
-#include "base/file.h"
 #include "base/log.h"
 
 namespace millrace::model {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr size_t kRefBytesMax = 256;
 
 bool IsFolder(const std::string& path) {
   std::error_code error;
@@ -25,22 +21,9 @@ bool Exists(const std::string& path) {
   return fs::exists(path, error);
 }
 
-// "org/name" of letters, digits and "-_.", so that no path leads out of the cache.
-bool IsHubName(const std::string& model) {
-  const size_t slash = model.find('/');
-  if (slash == std::string::npos || slash == 0 || slash + 1 == model.size()) return false;
-  if (model.find('/', slash + 1) != std::string::npos) return false;
-  if (model.find("..") != std::string::npos || model.front() == '.') return false;
-  return model.find_first_not_of(
-             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./") ==
-         std::string::npos;
-}
-
-std::string HubFolder(
-    const std::function<std::optional<std::string>(const std::string&)>& environment) {
-  if (const auto cache = environment("HF_HUB_CACHE"); cache && !cache->empty()) return *cache;
-  if (const auto home = environment("HF_HOME"); home && !home->empty()) return *home + "/hub";
-  return environment("HOME").value_or("") + "/.cache/huggingface/hub";
+std::string WithoutSlashes(std::string name) {
+  while (name.size() > 1 && name.back() == '/') name.pop_back();
+  return name;
 }
 
 Status CheckFolder(const std::string& folder) {
@@ -51,23 +34,21 @@ Status CheckFolder(const std::string& folder) {
       Printable(folder)));
 }
 
-std::string Snapshot(const std::string& repository) {
-  const auto ref = ReadFile(repository + "/refs/main", kRefBytesMax);
-  if (!ref.ok()) return repository + "/snapshots/main";
-  std::string commit = *ref;
-  while (!commit.empty() && (commit.back() == '\n' || commit.back() == ' ')) commit.pop_back();
-  if (commit.find('/') != std::string::npos) return repository + "/snapshots/main";
-  return repository + "/snapshots/" + commit;
-}
-
 }  // namespace
 
-Result<ModelPath> FindModel(
-    const std::string& model,
-    const std::function<std::optional<std::string>(const std::string&)>& environment) {
-  std::string name = model;
-  while (name.size() > 1 && name.back() == '/') name.pop_back();
+bool IsOnHub(const std::string& model) {
+  const std::string name = WithoutSlashes(model);
+  return !Exists(name) && IsHubName(name);
+}
+
+Result<ModelPath> FindModel(const std::string& model, const Environment& environment,
+                            const std::string& revision) {
+  const std::string name = WithoutSlashes(model);
   if (IsFolder(name)) {
+    if (revision != kMainRevision) {
+      return InvalidArgument(fmt::format(
+          "{} is a folder, which has no revisions: leave out --revision", Printable(name)));
+    }
     MR_RETURN_IF_ERROR(CheckFolder(name));
     return ModelPath{name, name};
   }
@@ -79,14 +60,15 @@ Result<ModelPath> FindModel(
   }
   if (!IsHubName(name)) {
     return NotFound(fmt::format(
-        "folder {} does not exist; give a model folder, or ORG/NAME of a model in the Hugging Face "
-        "cache",
+        "folder {} does not exist; give a model folder, or ORG/NAME of a model on the Hugging Face "
+        "hub",
         Printable(name)));
   }
-  const size_t slash = name.find('/');
-  const std::string repository = fmt::format("{}/models--{}--{}", HubFolder(environment),
-                                             name.substr(0, slash), name.substr(slash + 1));
-  const std::string snapshot = Snapshot(repository);
+  if (!IsRevision(revision)) {
+    return InvalidArgument(fmt::format("--revision must be a branch, a tag or a commit, got '{}'",
+                                       Printable(revision)));
+  }
+  const std::string snapshot = RepositoryOf(name, environment).SnapshotOf(revision);
   if (IsFolder(snapshot)) {
     MR_RETURN_IF_ERROR(CheckFolder(snapshot));
     return ModelPath{snapshot, name};
@@ -95,11 +77,8 @@ Result<ModelPath> FindModel(
                               Printable(name), Printable(snapshot, 1024), name));
 }
 
-Result<ModelPath> FindModel(const std::string& model) {
-  return FindModel(model, [](const std::string& name) -> std::optional<std::string> {
-    const char* value = std::getenv(name.c_str());
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  });
+Result<ModelPath> FindModel(const std::string& model, const std::string& revision) {
+  return FindModel(model, ProcessEnvironment, revision);
 }
 
 }  // namespace millrace::model

@@ -22,11 +22,14 @@ class ModelPathTest : public testing::Test {
     fs::create_directories(fs::path(root_ + "/" + path).parent_path());
     std::ofstream(root_ + "/" + path) << text;
   }
-  Result<ModelPath> Find(const std::string& model) {
-    return FindModel(model, [this](const std::string& name) -> std::optional<std::string> {
-      if (name == "HF_HOME") return root_ + "/hf";
-      return std::nullopt;
-    });
+  Result<ModelPath> Find(const std::string& model, const std::string& revision = "main") {
+    return FindModel(
+        model,
+        [this](const std::string& name) -> std::optional<std::string> {
+          if (name == "HF_HOME") return root_ + "/hf";
+          return std::nullopt;
+        },
+        revision);
   }
 
   const std::string root_;
@@ -46,6 +49,25 @@ TEST_F(ModelPathTest, FollowsTheHubCachesMainReference) {
   ASSERT_TRUE(found.ok()) << found.status().ToString();
   EXPECT_EQ(found->folder, root_ + "/hf/hub/models--org--name/snapshots/abc123");
   EXPECT_EQ(found->name, "org/name");
+}
+
+TEST_F(ModelPathTest, FindsRevisions) {
+  const std::string commit(40, 'b');
+  Write("hf/hub/models--org--name/refs/main", std::string(40, 'a'));
+  Write("hf/hub/models--org--name/refs/refs/pr/1", commit);
+  Write("hf/hub/models--org--name/snapshots/" + commit + "/config.json", "{}");
+  for (const std::string& revision : {std::string("refs/pr/1"), commit}) {
+    auto found = Find("org/name", revision);
+    ASSERT_TRUE(found.ok()) << found.status().ToString();
+    EXPECT_EQ(found->folder, root_ + "/hf/hub/models--org--name/snapshots/" + commit);
+  }
+  EXPECT_EQ(Find("org/name").status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(Find("org/name", "../x").status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(IsOnHub("org/name"));
+  EXPECT_FALSE(IsOnHub(root_));
+  Write("m/config.json", "{}");
+  EXPECT_NE(Find(root_ + "/m", "v1").status().message().find("leave out --revision"),
+            std::string::npos);
 }
 
 TEST_F(ModelPathTest, ErrorsSayWhatWasTriedAndWhatToDo) {

@@ -51,6 +51,8 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& o
   MR_ASSIGN_OR_RETURN(UnixListener listening, Listen(options));
   std::unique_ptr<HttpServer> server(new HttpServer());
   server->socket_file_ = listening.file;
+  server->tls_certificate_path_ = options.tls_certificate_path;
+  server->tls_key_path_ = options.tls_key_path;
   for (int i = 0; i < options.io_threads; ++i) {
     server->groups_.push_back(std::make_unique<SessionGroup>(options, handler, tls));
   }
@@ -77,6 +79,13 @@ uint16_t HttpServer::port() const { return listener_->port(); }
 size_t HttpServer::connections() const {
   return std::accumulate(groups_.begin(), groups_.end(), size_t{0},
                          [](size_t sum, const auto& group) { return sum + group->size(); });
+}
+
+Status HttpServer::ReloadTls() {
+  MR_CHECK(!tls_certificate_path_.empty()) << "the server has no TLS";
+  MR_ASSIGN_OR_RETURN(const TlsContext tls, LoadServerTls(tls_certificate_path_, tls_key_path_));
+  for (auto& group : groups_) group->UseTls(tls);
+  return OkStatus();
 }
 
 void HttpServer::Stop(Duration limit) {

@@ -58,6 +58,10 @@ class HttpServer {
   const UnixSocketFile& socket_file() const { return socket_file_; }  // Stop removes it
   size_t connections() const;                                         // open now; any thread
 
+  // Reads the certificate and its key again, for connections that are accepted from now on. An
+  // error leaves everything as it was. REQUIRES: TLS. Any thread but one that stops the server.
+  Status ReloadTls();
+
   // Stops accepting, closes idle connections, waits at most `limit` for replies in progress, then
   // closes the remaining connections (their OnDisconnect runs). Returns when every connection is
   // closed. Must not be called on an I/O thread, so not in a handler.
@@ -66,6 +70,7 @@ class HttpServer {
  private:
   HttpServer() = default;
 
+  std::string tls_certificate_path_, tls_key_path_;
   std::vector<std::unique_ptr<SessionGroup>> groups_;
   std::unique_ptr<Listener> listener_;
   UnixSocketFile socket_file_;

@@ -77,7 +77,11 @@ class Session;
 struct SessionHub {
   SessionHub(const HttpServerOptions& o, HttpHandler h, TlsContext t)
       : options(o), handler(std::move(h)), read_buffer(kReadBytes), sweep_timer(io) {
-    if (!t) return;
+    if (t) UseTls(t);
+  }
+
+  // For sessions that begin after it; those that have begun keep their own.
+  void UseTls(const TlsContext& t) {
     SSL_CTX_up_ref(t.get());
     tls.emplace(t.get());
   }

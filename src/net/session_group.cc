@@ -82,6 +82,10 @@ void SessionGroup::Refuse(UniqueFd socket) {
   });
 }
 
+void SessionGroup::UseTls(TlsContext tls) {
+  asio::post(hub_->io, [hub = hub_.get(), tls = std::move(tls)] { hub->UseTls(tls); });
+}
+
 size_t SessionGroup::size() const { return hub_->count; }
 
 void SessionGroup::Drain() {

@@ -25,6 +25,7 @@ class SessionGroup {
   // Any thread may call these.
   void Add(UniqueFd socket, std::string peer);
   void Refuse(UniqueFd socket);  // with a 503
+  void UseTls(TlsContext tls);   // for connections added after it; REQUIRES: had one before
   size_t size() const;           // connections, refused ones included
   void Drain();                  // no further requests; idle connections close
   void CutAll();

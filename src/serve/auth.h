@@ -1,4 +1,5 @@
-// ApiKeys: the keys that admit callers to the server. Immutable after creation; any thread.
+// ApiKeys: the keys that admit callers to the server. Immutable after creation; any thread. A
+// server whose keys change gets another object (Service::SetApiKeys).
 //
 // Keys are stored and compared as SHA-256 digests. Each check compares all of them, so its duration
 // does not reveal how close a guess was.

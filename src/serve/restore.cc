@@ -77,7 +77,7 @@ void Service::Impl::RestoreStreams(const std::shared_ptr<ModelContext>& model_co
     bool restored = false;
     const auto& spec = stream.spec;
     if (keeper_ && spec && names.emplace(spec->owner, spec->head.id).second && stream.whole() &&
-        options_.api_keys.Knows(spec->owner) && ServedName(spec->head.model)) {
+        api_keys()->Knows(spec->owner) && ServedName(spec->head.model)) {
       auto reply = keeper_->Keep(spec->owner, spec->head.id, nullptr);
       restored = reply != nullptr &&
                  Generation::Restore(model_context, *std::move(stream.spec), std::move(reply),

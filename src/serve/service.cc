@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "serve/cors.h"
 #include "serve/decorated_reply.h"
+#include "serve/gzip_body.h"
 #include "serve/later.h"
 #include "serve/service_impl.h"
 #include "serve/stored/multipart.h"
@@ -46,11 +47,11 @@ net::HttpResponse WrongCoding(std::string_view coding) {
   net::HttpResponse response = ErrorResponse(
       {.status = 415,
        .message = fmt::format(
-           "Content-Encoding '{}' is not supported: send the body as uncompressed JSON, "
-           "without this header.",
+           "Content-Encoding '{}' is not supported: compress the body with gzip, or send it "
+           "uncompressed, without this header.",
            Printable(coding, 64)),
        .code = "unsupported_media_type"});
-  response.headers.emplace_back("accept-encoding", "identity");
+  response.headers.emplace_back("accept-encoding", "gzip");
   return response;
 }
 
@@ -90,6 +91,7 @@ net::HttpHandler Service::Handler(Endpoint endpoint) {
 
 void Service::Ready(ServedModel model) { impl_->Ready(std::move(model)); }
 ServiceState Service::state() const { return impl_->state(); }
+void Service::SetApiKeys(ApiKeys keys) { impl_->SetApiKeys(std::move(keys)); }
 void Service::BeginDrain() { impl_->BeginDrain(); }
 bool Service::Drain(Duration limit) { return impl_->Drain(limit); }
 
@@ -116,6 +118,7 @@ Service::Impl::Impl(ServiceOptions options, const Clock& clock)
                                   .clock = clock_}),
       background_(kBackgroundRunningMax, kBackgroundWaitingMax, kBackgroundPause) {
   MR_CHECK(!options_.served_names.empty()) << "served_names must not be empty";
+  SetApiKeys(options_.api_keys);
   AddRoutes();
 }
 
@@ -194,8 +197,9 @@ std::optional<ApiError> Service::Impl::Authorize(Endpoint endpoint, const RouteT
     case Endpoint::kMain: break;
   }
   const bool open = match.on_path != nullptr && match.on_path->access == Access::kOpen;
-  if (open || !options_.api_keys.required()) return std::nullopt;
-  const auto key = options_.api_keys.MatchRequest(call->request);
+  const std::shared_ptr<const ApiKeys> keys = api_keys();
+  if (open || !keys->required()) return std::nullopt;
+  const auto key = keys->MatchRequest(call->request);
   if (!key) {
     return ApiError{.status = 401,
                     .message =
@@ -203,7 +207,7 @@ std::optional<ApiError> Service::Impl::Authorize(Endpoint endpoint, const RouteT
                         "(or 'x-api-key: KEY') with a valid key.",
                     .code = "invalid_api_key"};
   }
-  call->owner = options_.api_keys.Fingerprint(*key);
+  call->owner = keys->Fingerprint(*key);
   return std::nullopt;
 }
 
@@ -224,9 +228,9 @@ void Service::Impl::Dispatch(Endpoint endpoint, Call call, const RouteTable::Mat
     return refuse(NoSuchRoute(endpoint, call));
   }
   if (match.route == nullptr) return call.reply->Send(WrongMethod(call, match));
-  if (const auto coding = call.request.Header("content-encoding"); coding && !Identity(*coding)) {
-    return call.reply->Send(WrongCoding(*coding));
-  }
+  const std::string_view coding = call.request.Header("content-encoding").value_or("");
+  const bool gzip = IsGzip(coding);
+  if (!gzip && !Identity(coding)) return call.reply->Send(WrongCoding(coding));
   const bool form =
       match.route->takes_form && IsMultipart(call.request.Header("content-type").value_or(""));
   if (call.request.method == "POST" && !form && !JsonOrUnstated(call.request)) {
@@ -234,18 +238,36 @@ void Service::Impl::Dispatch(Endpoint endpoint, Call call, const RouteTable::Mat
                    .message = "The body must be JSON: send 'Content-Type: application/json'.",
                    .code = "unsupported_media_type"});
   }
-  CallRoute(*match.route, std::move(call));
+  CallRoute(*match.route, std::move(call), gzip && !call.request.body.empty());
 }
 
-void Service::Impl::CallRoute(const Route& route, Call call) {
-  if (call.request.body.size() <= kInlineBodyBytesMax) return route.handler(std::move(call));
-  CallLater(large_, registry_, "large requests", std::move(call), route.handler);
+void Service::Impl::CallRoute(const Route& route, Call call, bool gzip) {
+  if (call.request.body.size() <= kInlineBodyBytesMax) {
+    if (!gzip) return route.handler(std::move(call));
+    const Status status = Inflate(call, kInlineBodyBytesMax);
+    if (status.ok()) return route.handler(std::move(call));
+    if (status.code() != StatusCode::kTooLarge) {
+      return call.reply->Send(ErrorResponse(FromStatus(status)));
+    }
+  }
+  CallLater(large_, registry_, "large requests", std::move(call), [this, &route, gzip](Call later) {
+    const Status status = gzip ? Inflate(later, options_.inflated_bytes_max) : OkStatus();
+    if (!status.ok()) return later.reply->Send(ErrorResponse(FromStatus(status)));
+    route.handler(std::move(later));
+  });
 }
 
 void Service::Impl::CallInside(Call call) {
   const RouteTable::Match match = routes_.Find(call.request.method, call.request.path);
   MR_CHECK(match.route != nullptr) << call.request.path;
-  CallRoute(*match.route, std::move(call));
+  CallRoute(*match.route, std::move(call), false);
+}
+
+// Replaces the body, or leaves it as it is.
+Status Service::Impl::Inflate(Call& call, size_t bytes_max) {
+  MR_ASSIGN_OR_RETURN(std::string plain, InflateGzip(call.request.body, bytes_max));
+  call.request.body = std::move(plain);
+  return OkStatus();
 }
 
 void Service::Impl::Ready(ServedModel model) {
@@ -290,6 +312,17 @@ bool Service::Impl::Drain(Duration limit) {
 std::shared_ptr<ModelContext> Service::Impl::model_context() const {
   MutexLock lock(mutex_);
   return model_context_;
+}
+
+void Service::Impl::SetApiKeys(ApiKeys keys) {
+  auto made = std::make_shared<const ApiKeys>(std::move(keys));
+  MutexLock lock(mutex_);
+  api_keys_ = std::move(made);
+}
+
+std::shared_ptr<const ApiKeys> Service::Impl::api_keys() const {
+  MutexLock lock(mutex_);
+  return api_keys_;
 }
 
 std::shared_ptr<ModelContext> Service::Impl::LoadedOrReply(const Call& call) const {

@@ -20,6 +20,7 @@
 #include "core/latency_limits.h"
 #include "core/model_spec.h"
 #include "net/http.h"
+#include "net/http1.h"
 #include "serve/admin_access.h"
 #include "serve/auth.h"
 #include "serve/request.h"
@@ -43,10 +44,12 @@ struct ServiceOptions {
   ApiKeys admin_keys;  // of Endpoint::kAdminListen
   std::vector<std::string> allowed_origins = {"*"};
   bool parse_special_in_prompts = false;  // default of the field parse_special
-  int worker_threads = 1;                 // detokenizing and JSON of all streams
-  ResumableStreams resumable;             // clients may reconnect for the rest of a stream
-  Duration ping_after;                    // silent streams send a ping; 0: none does
-  LatencyLimits limits;                   // requests are judged by them
+  // Limit of a body that arrives as gzip, once it is inflated; HttpServer has it for all others.
+  size_t inflated_bytes_max = net::HttpLimits().body_bytes_max;
+  int worker_threads = 1;      // detokenizing and JSON of all streams
+  ResumableStreams resumable;  // clients may reconnect for the rest of a stream
+  Duration ping_after;         // silent streams send a ping; 0: none does
+  LatencyLimits limits;        // requests are judged by them
   // Of responses, files and batches; null: one in memory.
   std::shared_ptr<ObjectStore> store;
   // Compiles a grammar where it can do no harm, before it is compiled here; on a thread of its own.
@@ -91,6 +94,9 @@ class Service {
   // the streams of the previous run.
   void Ready(ServedModel model);
   ServiceState state() const;
+
+  // The keys of requests from now on, in place of those of the options. Any thread.
+  void SetApiKeys(ApiKeys keys);
 
   // From now on, new generation requests and /ready get 503.
   void BeginDrain();

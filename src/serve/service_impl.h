@@ -43,6 +43,7 @@ class Service::Impl {
 
   void Ready(ServedModel model);
   ServiceState state() const { return state_; }
+  void SetApiKeys(ApiKeys keys);
   void BeginDrain() { state_ = ServiceState::kDraining; }
   bool Drain(Duration limit);
 
@@ -54,12 +55,15 @@ class Service::Impl {
   // then called; a path that is not in the table is closed.
   std::optional<ApiError> Authorize(Endpoint endpoint, const RouteTable::Match& match,
                                     Call* call) const;
-  void CallRoute(const Route& route, Call call);
+  // `gzip`: the body is compressed, and inflated first.
+  void CallRoute(const Route& route, Call call, bool gzip);
+  static Status Inflate(Call& call, size_t bytes_max);
   // Calls the route of a request that the service makes itself.
   void CallInside(Call call);
   // The model_context, or null after sending the 503.
   std::shared_ptr<ModelContext> LoadedOrReply(const Call& call) const;
   std::shared_ptr<ModelContext> model_context() const;
+  std::shared_ptr<const ApiKeys> api_keys() const;
   // The name to show, or nullopt for a model that is not served.
   std::optional<std::string> ServedName(const std::string& asked) const;
 
@@ -119,6 +123,7 @@ class Service::Impl {
 
   mutable Mutex mutex_;
   std::shared_ptr<ModelContext> model_context_ MR_GUARDED_BY(mutex_);  // set once
+  std::shared_ptr<const ApiKeys> api_keys_ MR_GUARDED_BY(mutex_);      // never null
 
   WorkerPool workers_;    // streams
   WorkerPool compiling_;  // grammars

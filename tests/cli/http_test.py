@@ -91,6 +91,72 @@ def read_answer(connection):
     return head.decode(), body.decode()
 
 
+class UnixSocket(unittest.TestCase):
+    """--uds: the main port on a unix socket, and the line that is printed to try it."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.path = self.folder / "it's here.sock"
+
+    def start(self, port):
+        process = subprocess.Popen(
+            [PROGRAM, "serve", MODEL, "--uds", self.path.name, "--port", str(port)],
+            cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait, 60)
+        self.addCleanup(process.kill)
+        return process
+
+    def free_port(self):
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            return probe.getsockname()[1]
+
+    def read_until(self, process, words):
+        output = ""
+        while words not in output:
+            line = process.stdout.readline()
+            self.assertTrue(line, output)
+            output += line
+        return output
+
+    def test_a_server_on_a_unix_socket(self):
+        port = self.free_port()
+        server = self.start(port)
+        output = self.read_until(server, "curl ")
+        self.assertIn("Serving demo on unix socket it's here.sock", output)
+        self.assertEqual(self.path.stat().st_mode & 0o777, 0o600)
+        with self.assertRaises(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+        line = re.search(r"curl --unix-socket .*", output).group(0)
+        done = subprocess.run(["bash", "-c", line.replace("curl", "curl -sS", 1)], text=True,
+                              cwd=self.folder, capture_output=True, timeout=TIMEOUT_S, check=True)
+        self.assertEqual(json.loads(done.stdout)["model"], "demo")
+        status = subprocess.run([PROGRAM, "status", "--base-url", f"http://127.0.0.1:{port}"],
+                                capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+        self.assertIn("this-process", status.stdout)
+        other = self.start(self.free_port())
+        self.assertIn("another process is already listening on", self.read_until(other, "listening"))
+        server.kill()
+        server.wait(60)
+        again = self.start(port)
+        self.read_until(again, "curl ")  # the file of the killed one is replaced
+        again.terminate()
+        self.assertEqual(again.wait(60), 0)
+        self.assertFalse(self.path.exists())
+
+    def test_what_does_not_go_with_it(self):
+        for words, sentence in ((["--host", "0.0.0.0"], "takes the place of --host"),
+                                (["--port", "0"], "give one that is not 0"),
+                                (["--ssl-certfile", __file__, "--ssl-keyfile", __file__],
+                                 "TLS is not supported on a unix socket")):
+            done = subprocess.run([PROGRAM, "serve", MODEL, "--uds", self.path, *words], text=True,
+                                  capture_output=True, timeout=TIMEOUT_S, check=False)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(sentence, done.stderr)
+
+
 class Http(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -153,11 +219,26 @@ class Http(unittest.TestCase):
             self.assertIn("\r\nConnection: close\r\n", answer)
             self.assertTrue(answer.endswith("data: [DONE]\n\n"), answer)
 
-    def test_a_compressed_body_is_refused_by_its_name(self):
-        body = gzip.compress(json.dumps({"prompt": "a"}).encode())
-        answer = self.server.call("POST", "/v1/completions", body, {"Content-Encoding": "gzip"})
-        self.assertEqual(answer.status, 415)
-        self.assertIn("Content-Encoding 'gzip'", answer.text)
+    def test_a_body_may_be_gzip(self):
+        fields = {"prompt": "Once", "max_tokens": 4, "temperature": 0, "seed": 1}
+
+        def post(data, coding="gzip"):
+            return self.server.call("POST", "/v1/completions", data, {"Content-Encoding": coding})
+
+        plain = json.loads(post(json.dumps(fields).encode(), "identity").text)
+        for padding in ("", " " * 1_000_000):
+            answer = post(gzip.compress((json.dumps(fields) + padding).encode()))
+            self.assertEqual(answer.status, 200, answer.text)
+            self.assertEqual(json.loads(answer.text)["choices"], plain["choices"])
+        damaged = post(gzip.compress(json.dumps(fields).encode())[:-9])
+        self.assertEqual(damaged.status, 400)
+        self.assertIn("it ends too early", damaged.text)
+        bomb = post(gzip.compress(bytes(1 << 28)))
+        self.assertEqual(bomb.status, 413)
+        self.assertIn("limit of 16777216 bytes", bomb.text)
+        other = post(b"x", "br")
+        self.assertEqual(other.status, 415)
+        self.assertIn("Content-Encoding 'br'", other.text)
 
     def test_the_path_of_the_model_is_shown_nowhere(self):
         for path in ("/v1/models", "/v1/models/demo", "/metrics", "/version"):

@@ -60,6 +60,11 @@ def api_key(server, value):
     same(server.request("GET", "/v1/models", headers={"Authorization": f"Bearer {value}"})[0], 200)
 
 
+def api_key_file(server, value):
+    """It is read again by tests/cli/reload_test.py."""
+    api_key(server, pathlib.Path(value).read_text().splitlines()[-1])
+
+
 def admin_listen(server, value):
     """It answers with the certificate of the main port, and not without a key."""
     host_name, number = value.rsplit(":", 1)

@@ -89,6 +89,7 @@ def front(kind, at):
         "--served-model-name": Row(("alpha", "beta"), effects.names),
         "--allowed-origins": Row("https://a.example", effects.origins),
         "--api-key": Row("sesame", effects.api_key),
+        "--api-key-file": Row(at.write("keys", "# more\nalso-sesame\n"), effects.api_key_file),
         "--admin-listen": Row(f"127.0.0.1:{free_port()}", effects.admin_listen),
         "--admin-key": Row("open", effects.admin_key),  # behind --admin-listen
         "--ssl-certfile": Row(at.certificate[0], effects.certificate),
@@ -244,9 +245,12 @@ REFUSED = {
     },
     "up": {},
 }
-# Seen by tests of their own, below.
-ELSEWHERE = {"serve": {"--help"}, "up": {"--help"},
-             "serve --cluster": {"--help", "--insecure", "--etcd-tls-dir"}}
+# Seen by tests of their own, below; those of a model on the hub by tests/e2e/hub.py.
+OF_THE_HUB = {"--revision", "--offline"}
+# --uds: in http_test.py.
+ELSEWHERE = {"serve": {"--help", "--uds"} | OF_THE_HUB, "up": {"--help", "--uds"} | OF_THE_HUB,
+             "serve --cluster":
+                 {"--help", "--insecure", "--etcd-tls-dir", "--uds"} | OF_THE_HUB}
 
 
 def workers(at):

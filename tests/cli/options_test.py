@@ -19,8 +19,8 @@ import unittest
 import options_effects as effects
 from options_harness import (MODEL, ROOT, Process, Running, count_syncs, free_port,
                              options_in_help, run, wait_until)
-from options_table import (BESIDE, BRANCHING, ELSEWHERE, GROUPS, KINDS, OF_CLUSTERS, REFUSED,
-                           WORKER_ALONE, WORKERS, Files, option_of, words_of, workers)
+from options_table import (BESIDE, BRANCHING, ELSEWHERE, GROUPS, KINDS, OF_CLUSTERS,
+                           OF_THE_HUB, REFUSED, WORKER_ALONE, WORKERS, Files, option_of, words_of, workers)
 
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
 class EveryOption(unittest.TestCase):
@@ -50,7 +50,7 @@ class EveryOption(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             rows = {name: row.values for made in workers(Files(PROGRAM, folder))
                     for name, row in made.items()}
-        self.check_rows("worker", "worker", rows | WORKER_ALONE, {"--help"})
+        self.check_rows("worker", "worker", rows | WORKER_ALONE, {"--help"} | OF_THE_HUB)
 
 
 class BenchServe(unittest.TestCase):

@@ -70,7 +70,8 @@ def read_cases():
 
 
 def run(program, words, folder):
-    environment = {"PATH": os.environ["PATH"], "HOME": folder, "HF_HOME": folder + "/hf"}
+    environment = {"PATH": os.environ["PATH"], "HOME": folder, "HF_HOME": folder + "/hf",
+                   "HF_HUB_OFFLINE": "1"}
     args = [w.replace("TMP", folder).replace("MODEL", str(MODEL)) for w in words.split()]
     done = subprocess.run([program, *args], env=environment, capture_output=True, text=True,
                           timeout=TIMEOUT_S, cwd=folder, stdin=subprocess.DEVNULL, check=False)

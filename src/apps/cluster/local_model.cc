@@ -8,6 +8,7 @@
 #include "apps/cluster/controller_admin.h"
 #include "apps/cluster/controller_options.h"
 #include "apps/common/progress.h"
+#include "apps/hub/fetch_model.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -95,7 +96,7 @@ Status StartController(const EngineFlags& flags, std::unique_ptr<tensor::Device>
 Result<std::unique_ptr<LocalModel>> LoadModelText(const EngineFlags& flags,
                                                   const std::string& chat_template) {
   auto model = std::make_unique<LocalModel>();
-  MR_ASSIGN_OR_RETURN(model->path, model::FindModel(flags.model));
+  MR_ASSIGN_OR_RETURN(model->path, FetchModel(flags.model, flags.hub));
   MR_ASSIGN_OR_RETURN(model->tokenizer, text::Tokenizer::Load(model->path.folder));
   MR_ASSIGN_OR_RETURN(model->chat_template, LoadTemplate(*model, chat_template));
   return model;

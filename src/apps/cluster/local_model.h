@@ -46,7 +46,8 @@ struct LocalModelOptions {
   std::function<void(int64_t done, int64_t total)> progress;
 };
 
-// Finds the model and loads its tokenizer and chat template: no weights, no engine.
+// Finds the model, or downloads it, and loads its tokenizer and chat template: no weights, no
+// engine.
 Result<std::unique_ptr<LocalModel>> LoadModelText(const EngineFlags& flags,
                                                   const std::string& chat_template);
 

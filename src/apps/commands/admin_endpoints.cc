@@ -78,6 +78,7 @@ Result<std::unique_ptr<AdminEndpoints>> AdminEndpoints::Start(const AdminEndpoin
   MR_RETURN_IF_ERROR(endpoints->OpenSocket());
   if (!options.listen.empty()) {
     MR_ASSIGN_OR_RETURN(endpoints->address_, StartAddress(options, service));
+    endpoints->address_has_tls_ = !options.ssl_certfile.empty();
   }
   endpoints->watcher_ = std::thread([made = endpoints.get()] { made->Watch(); });
   return endpoints;
@@ -127,6 +128,8 @@ std::function<void()> AdminEndpoints::FileRemover() const {
     current->file.Remove();
   };
 }
+
+Status AdminEndpoints::ReloadTls() { return address_has_tls_ ? address_->ReloadTls() : OkStatus(); }
 
 void AdminEndpoints::Stop() {
   {

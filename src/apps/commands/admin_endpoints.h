@@ -40,6 +40,8 @@ class AdminEndpoints {
   // Returns a function that removes the socket's file, for a process that exits without Stop(). It
   // may be called by any thread at any time.
   std::function<void()> FileRemover() const;
+  // As HttpServer::ReloadTls, if the address has TLS. Not while Stop runs.
+  Status ReloadTls();
   // Calls that are still being answered are cut off.
   void Stop();
 
@@ -59,6 +61,7 @@ class AdminEndpoints {
   const std::shared_ptr<CurrentFile> file_;
   std::unique_ptr<net::HttpServer> socket_;   // Watch's while that runs; null: not open
   std::unique_ptr<net::HttpServer> address_;  // null without --admin-listen
+  bool address_has_tls_ = false;
 
   Mutex mutex_;
   CondVar stops_;

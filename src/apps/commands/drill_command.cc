@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <set>
 
 #include "apps/cli/parse.h"
 #include "apps/commands/commands.h"
+#include "apps/common/hub_flags.h"
 #include "apps/common/signals.h"
 #include "apps/drill/drill.h"
+#include "apps/hub/fetch_model.h"
 
 namespace millrace::apps {
 namespace {
@@ -18,6 +21,7 @@ constexpr int kDrillPortMax = 65535;
 
 struct DrillFlags {
   DrillOptions options{.model = "models/demo"};
+  HubFlags hub;
   std::optional<int> port;
   std::set<DrillStepKind> only;  // empty: all
   bool json = false;
@@ -41,11 +45,14 @@ Option OnlyOption(DrillFlags* flags) {
 }
 
 Status RunDrillCommand(const DrillFlags& flags) {
-  StopSignals signals;  // before any other thread
+  StopSignals signals;                             // before any other thread
+  signals.OnSignal([](int) { std::_Exit(130); });  // a download continues where it ended
+  DrillOptions options = flags.options;
+  MR_ASSIGN_OR_RETURN(const model::ModelPath path, FetchModel(options.model, flags.hub));
+  options.model = path.folder;
   std::atomic<bool> interrupted = false;
   signals.OnSignal([&interrupted](int) { interrupted = true; });
   RaiseFileLimit();
-  DrillOptions options = flags.options;
   if (flags.port) options.port = static_cast<uint16_t>(*flags.port);
   for (const auto& step : AllDrillSteps()) {
     if (flags.only.empty() || flags.only.contains(step.kind)) options.steps.push_back(step.kind);
@@ -87,8 +94,8 @@ std::unique_ptr<Command> MakeDrillCommand() {
   model.positional = true;
   model.kind = ValueKind::kFolder;
   constexpr char kWhat[] = "Drill", kOutput[] = "Output";
-  command->Add(kWhat, std::move(model),
-               "A model folder, or ORG/NAME of one in the Hugging Face cache");
+  command->Add(kWhat, std::move(model), kModelHelp);
+  AddHubOptions(*command, kWhat, &flags->hub);
   command->Add(kWhat,
                IntOption("workers", "N", &flags->options.workers, DrillOptions::kWorkersMin,
                          DrillOptions::kWorkersMax),

@@ -11,7 +11,9 @@
 #include "apps/cli/parse.h"
 #include "apps/commands/commands.h"
 #include "apps/common/engine_flags.h"
+#include "apps/common/hub_flags.h"
 #include "apps/common/progress.h"
+#include "apps/hub/fetch_model.h"
 #include "apps/profile/front_end.h"
 #include "apps/profile/grid.h"
 #include "apps/profile/links.h"
@@ -23,7 +25,6 @@
 #include "base/units.h"
 #include "cost/profile.h"
 #include "model/model.h"
-#include "model/model_path.h"
 #include "tensor/cpu/cpu_device.h"
 
 namespace millrace::apps {
@@ -37,6 +38,7 @@ constexpr double kUndisturbedMin = 0.85;
 constexpr double kRestMaxS = 86400;
 struct ProfileFlags {
   std::string model, output = "profile.json";
+  HubFlags hub;
   ProfileLimits limits;
   std::optional<int> threads;
   int repeats = 9;
@@ -53,7 +55,7 @@ struct Loaded {
 
 Result<Loaded> LoadRig(const ProfileFlags& flags, const Clock& clock) {
   Loaded loaded;
-  MR_ASSIGN_OR_RETURN(const model::ModelPath path, model::FindModel(flags.model));
+  MR_ASSIGN_OR_RETURN(const model::ModelPath path, FetchModel(flags.model, flags.hub));
   loaded.model = path.name;
   loaded.folder = path.folder;
   loaded.threads = flags.threads.value_or(DefaultThreads());
@@ -265,7 +267,8 @@ std::unique_ptr<Command> MakeProfileCommand() {
   Option model = TextOption("model", "MODEL", &flags->model);
   model.positional = model.required = model.command_line_only = true;
   model.kind = ValueKind::kFolder;
-  command->Add("Model", std::move(model), "A folder with config.json and weights");
+  command->Add("Model", std::move(model), kModelHelp);
+  AddHubOptions(*command, "Model", &flags->hub);
   command->Add("Model", IntOption("threads", "N", &flags->threads, 1, 1024),
                "Compute threads [default: one per CPU]");
   AddComputeOptions(*command, "Model");

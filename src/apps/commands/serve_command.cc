@@ -16,6 +16,7 @@
 #include "apps/commands/commands.h"
 #include "apps/commands/serve_run.h"
 #include "apps/fleet/attach.h"
+#include "apps/hub/fetch_model.h"
 
 namespace millrace::apps {
 namespace {
@@ -129,6 +130,8 @@ Result<std::unique_ptr<LocalModel>> LeadCluster(const ServeFlags& flags,
     const std::filesystem::path folder = cluster.etcd_tls_dir;
     tls = {folder / kTlsAuthorityFile, folder / kTlsCertificateFile, folder / kTlsKeyFile};
   }
+  // Before it may lead: a standby has the model when it is needed.
+  MR_RETURN_IF_ERROR(FetchModel(flags.engine.model, flags.engine.hub).status());
   MR_ASSIGN_OR_RETURN(settings.leading,
                       Leading::Wait(cluster.store, cluster.controller.listen, tls, clock));
   settings.term = settings.leading->term();
@@ -152,7 +155,7 @@ std::unique_ptr<Command> MakeServeCommand() {
       "loaded. SIGTERM and Ctrl-C let running requests finish.";
   command->examples = {{"millrace serve models/demo", "the demo model on http://127.0.0.1:8000"},
                        {"millrace serve org/name --host 0.0.0.0 --api-key KEY --max-model-len 8192",
-                        "a model of the Hugging Face cache, for the whole network, with a key"},
+                        "a model of the Hugging Face hub, for the whole network, with a key"},
                        {"millrace serve models/demo --config server.yaml --port 9000",
                         "options from a file, one of them overridden"}};
   command->examples.push_back(

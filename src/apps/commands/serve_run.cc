@@ -10,10 +10,13 @@
 #include "apps/cluster/local_model.h"
 #include "apps/commands/admin_endpoints.h"
 #include "apps/commands/in_process.h"
+#include "apps/commands/serve_reload.h"
 #include "apps/common/grammar_trial.h"
 #include "apps/common/signals.h"
 #include "apps/common/slo_option.h"
 #include "apps/common/version.h"
+#include "apps/hub/fetch_model.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "net/http_server.h"
@@ -36,7 +39,7 @@ Result<serve::ServiceOptions> ServiceOptionsFor(const ServeFlags& flags) {
     options.unlisted_names = {flags.engine.model};
   }
   options.version = Version();
-  MR_ASSIGN_OR_RETURN(options.api_keys, serve::ApiKeys::Create(flags.api_keys));
+  MR_ASSIGN_OR_RETURN(options.api_keys, ReadApiKeys(flags));
   MR_ASSIGN_OR_RETURN(options.admin_keys, serve::ApiKeys::Create(flags.admin_keys));
   options.allowed_origins = flags.allowed_origins;
   options.resumable.enabled = flags.resume_grace_s > 0;
@@ -51,6 +54,10 @@ Result<serve::ServiceOptions> ServiceOptionsFor(const ServeFlags& flags) {
 
 net::HttpServerOptions ServerOptionsFor(const ServeFlags& flags) {
   net::HttpServerOptions options;
+  if (!flags.uds.empty()) {
+    options.unix_path = std::filesystem::absolute(flags.uds);
+    return options;
+  }
   options.host = flags.host;
   options.port = static_cast<uint16_t>(flags.port);
   options.tls_certificate_path = flags.ssl_certfile;
@@ -59,7 +66,7 @@ net::HttpServerOptions ServerOptionsFor(const ServeFlags& flags) {
 }
 
 AdminEndpointOptions AdminOptionsFor(const ServeFlags& flags, uint16_t main_port) {
-  return {.main_port = main_port,
+  return {.main_port = flags.uds.empty() ? main_port : static_cast<uint16_t>(flags.port),
           .listen = flags.admin_listen,
           .ssl_certfile = flags.ssl_certfile,
           .ssl_keyfile = flags.ssl_keyfile};
@@ -81,27 +88,54 @@ Status ValidateAdminFlags(const ServeFlags& flags) {
   return CheckAdminListen(flags.admin_listen);
 }
 
+// `text`, to be pasted inside single quotes of a shell.
+std::string ShellText(const std::string& text) {
+  std::string out;
+  for (const char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
+  return out;
+}
+
+// --uds replaces the address, and only this user's processes reach it.
+Status ValidateUnixSocket(const ServeFlags& flags) {
+  if (flags.uds.empty()) return OkStatus();
+  if (flags.host != kLoopbackHost) {
+    return InvalidArgument("--uds takes the place of --host: leave one of them out");
+  }
+  if (!flags.ssl_certfile.empty()) {
+    return InvalidArgument(
+        "TLS is not supported on a unix socket: leave out --ssl-certfile or --uds");
+  }
+  if (flags.port == 0) {
+    return InvalidArgument(
+        "with --uds, --port is the number in the name of the admin socket: give one that is not 0");
+  }
+  return OkStatus();
+}
+
+// What a client calls, as arguments of curl.
+std::string CurlTarget(const ServeFlags& flags, const std::string& url) {
+  if (flags.uds.empty()) return url;
+  return fmt::format("--unix-socket '{}' http://localhost", ShellText(flags.uds));
+}
+
 std::string Url(const ServeFlags& flags, uint16_t port) {
+  if (!flags.uds.empty()) return "unix socket " + Printable(flags.uds, 1024);
   const bool everywhere = flags.host.empty() || flags.host == "0.0.0.0" || flags.host == "::";
   std::string host = everywhere ? "127.0.0.1" : flags.host;
   if (host.find(':') != std::string::npos) host = "[" + host + "]";
   return fmt::format("{}://{}:{}", flags.ssl_certfile.empty() ? "http" : "https", host, port);
 }
 
-// `text` as a JSON string, to be pasted inside single quotes of a shell.
-std::string ShellJsonText(const std::string& text) {
-  std::string out;
-  for (char c : Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)) {
-    out += c == '\'' ? "'\\''" : std::string(1, c);
-  }
-  return out;
-}
+// The same for `text` as a JSON string.
+std::string ShellJsonText(const std::string& text) { return ShellText(DumpJson(Json(text))); }
 
 std::string TryLine(const ServeFlags& flags, const std::string& url, const std::string& name,
                     bool chat) {
-  std::string line = "curl " + url + (chat ? "/v1/chat/completions" : "/v1/completions");
+  std::string line =
+      "curl " + CurlTarget(flags, url) + (chat ? "/v1/chat/completions" : "/v1/completions");
   line += " -H 'Content-Type: application/json'";
-  if (!flags.api_keys.empty()) line += " -H \"Authorization: Bearer $API_KEY\"";
+  const bool needs_key = !flags.api_keys.empty() || !flags.api_key_file.empty();
+  if (needs_key) line += " -H \"Authorization: Bearer $API_KEY\"";
   const std::string question = chat ? R"("messages": [{"role": "user", "content": "Hello!"}])"
                                     : R"("prompt": "Once upon a time")";
   return line + fmt::format(" -d '{{\"model\": {}, {}, \"max_tokens\": 64}}'", ShellJsonText(name),
@@ -166,23 +200,25 @@ Status ValidateServeFlags(const ServeFlags& flags) {
           fmt::format("cannot read {}; check --ssl-certfile and --ssl-keyfile", Printable(*path)));
     }
   }
+  MR_RETURN_IF_ERROR(ValidateUnixSocket(flags));
   MR_RETURN_IF_ERROR(ValidateAdminFlags(flags));
   MR_RETURN_IF_ERROR(CheckAnswerParsers(flags.parsers));
   MR_RETURN_IF_ERROR(CompleteSlo(flags.engine.slo, {}).status());
   if (flags.refuse_beyond && !flags.engine.slo.ttft_s) {
     return InvalidArgument("--refuse-beyond needs a limit on TTFT: give --slo ttft=TIME as well");
   }
-  return serve::ApiKeys::Create(flags.api_keys).status().WithContext("--api-key");
+  return ReadApiKeys(flags).status();
 }
 
 Status RunServer(const ServeFlags& flags, const ModelSource& source) {
-  StopSignals signals;  // before any other thread
+  // Before any other thread.
+  StopSignals signals(ReloadsFiles(flags) ? Hangup::kReloads : Hangup::kEnds);
   signals.OnSignal([](int) {
     MR_LOG(info, "stopped while loading");
     LeaveNow(0);
   });
   RaiseFileLimit();
-  MR_RETURN_IF_ERROR(model::FindModel(flags.engine.model).status());
+  MR_RETURN_IF_ERROR(CheckModel(flags.engine.model, flags.engine.hub));
   const SteadyClock clock;
   MR_ASSIGN_OR_RETURN(serve::ServiceOptions service_options, ServiceOptionsFor(flags));
   const std::string name = service_options.served_names.front();
@@ -192,30 +228,37 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
                       net::HttpServer::Start(ServerOptionsFor(flags), service.Handler()));
   MR_ASSIGN_OR_RETURN(const auto admin,
                       AdminEndpoints::Start(AdminOptionsFor(flags, server->port()), service));
-  signals.OnSignal([remove_socket = admin->FileRemover()](int) {
+  const auto remove_sockets = [main = server->socket_file(), others = admin->FileRemover()] {
+    main.Remove();
+    others();
+  };
+  signals.OnSignal([remove_sockets](int) {
     MR_LOG(info, "stopped while loading");
-    remove_socket();
+    remove_sockets();
     LeaveNow(0);
   });
+  ServeReload reload(flags, service, *server, *admin, signals);
   const std::string url = Url(flags, server->port());
   MR_LOG(info, "listening on {}, loading {}", url, Printable(flags.engine.model));
   auto model = source(clock);
   if (!model.ok()) {
+    reload.Stop();
     admin->Stop();
     server->Stop(Duration{});
     return model.status();
   }
   service.Ready(ToServed(**model, flags.parsers));
   Announce(flags, **model, url, name);
-  signals.OnSignal([remove_socket = admin->FileRemover()](int count) {
+  signals.OnSignal([remove_sockets](int count) {
     if (count <= 1) return;
-    remove_socket();
+    remove_sockets();
     LeaveNow(130);
   });
   signals.Wait();
   const Duration limit = Duration::Seconds(flags.shutdown_timeout_s);
   MR_LOG(info, "finishing running requests, for at most {}; a second signal stops at once",
          FormatDuration(limit.seconds()));
+  reload.Stop();
   if (!service.Drain(limit)) MR_LOG(warn, "requests were aborted after --shutdown-timeout");
   admin->Stop();  // first: the next server may begin as soon as the port is free
   server->Stop(kLastBytesLimit);
@@ -231,6 +274,11 @@ void AddServerOptions(Command& command, ServeFlags* flags) {
               "Address to listen on; 0.0.0.0 for every interface");
   command.Add(kGroup, IntOption("port", "PORT", &flags->port, 0, kPortMax),
               "TCP port; 0: any free one");
+  Option uds = TextOption("uds", "PATH", &flags->uds);
+  uds.kind = ValueKind::kFile;
+  command.Add(kGroup, std::move(uds),
+              "Listen on this unix socket, for processes of this user, instead of on --host and "
+              "--port; the port then only names the admin socket");
   command.Add(kGroup, TextListOption("served-model-name", "NAME", &flags->served_names),
               "Names that requests may use [default: the folder's name; MODEL as given is accepted "
               "too, but not listed]");
@@ -238,11 +286,19 @@ void AddServerOptions(Command& command, ServeFlags* flags) {
   command.Add(kGroup, TextListOption("api-key", "KEY", &flags->api_keys),
               "Accept only requests with one of these keys; better in MILLRACE_API_KEY, where "
               "other users of the machine cannot see it");
+  Option key_file = TextOption("api-key-file", "FILE", &flags->api_key_file);
+  key_file.kind = ValueKind::kFile;
+  command.Add(
+      kGroup, std::move(key_file),
+      "More keys, one a line, beside lines that begin with '#'. It is read again when it changes, "
+      "and at SIGHUP");
   command.Add(kGroup, TextListOption("allowed-origins", "ORIGIN", &flags->allowed_origins),
               "Web pages that may call the server (CORS)");
   Option certfile = TextOption("ssl-certfile", "FILE", &flags->ssl_certfile);
   certfile.kind = ValueKind::kFile;
-  command.Add(kGroup, std::move(certfile), "TLS certificate chain in PEM");
+  command.Add(kGroup, std::move(certfile),
+              "TLS certificate chain in PEM; it and its key are read again when they change, and "
+              "at SIGHUP");
   Option keyfile = TextOption("ssl-keyfile", "FILE", &flags->ssl_keyfile);
   keyfile.kind = ValueKind::kFile;
   command.Add(kGroup, std::move(keyfile), "TLS private key in PEM");

@@ -16,12 +16,16 @@
 
 namespace millrace::apps {
 
+inline constexpr char kLoopbackHost[] = "127.0.0.1";
+
 struct ServeFlags {
   EngineFlags engine;
-  std::string host = "127.0.0.1";
+  std::string host = kLoopbackHost;
   int port = 8000;
+  std::string uds;  // a unix socket instead of host and port; empty: none
   std::vector<std::string> served_names, api_keys, admin_keys;
   std::vector<std::string> allowed_origins = {"*"};
+  std::string api_key_file;  // more keys; empty: none
   std::string admin_listen;  // HOST:PORT; empty: operators have the unix socket only
   std::string ssl_certfile, ssl_keyfile, chat_template;
   AnswerParsers parsers;

@@ -79,6 +79,9 @@ std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const std:
     spec.argv = {program,
                  "worker",
                  engine.model,
+                 "--revision",
+                 engine.hub.revision,
+                 "--offline",  // this process has downloaded it
                  "--join",
                  fmt::format("127.0.0.1:{}", port),
                  "--token",

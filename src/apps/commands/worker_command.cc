@@ -12,6 +12,7 @@
 #include "apps/commands/worker_notices.h"
 #include "apps/common/engine_flags.h"
 #include "apps/common/signals.h"
+#include "apps/hub/fetch_model.h"
 #include "apps/profile/worker_profiler.h"
 #include "base/host_memory.h"
 #include "base/log.h"
@@ -31,6 +32,7 @@ constexpr size_t kZoneBytesMax = 128;
 
 struct WorkerFlags {
   std::vector<std::string> join;
+  HubFlags hub;
   std::string model, name, listen = "127.0.0.1:0", advertise, rdma;
   TrustFlags trust;
   int data_port = 0;
@@ -58,15 +60,30 @@ std::string HostOf(const std::string& address) {
   return host;
 }
 
+// Where the worker finds its model. A worker that may get its weights from others downloads nothing
+// that it is not told to: with --weights peer, or with --offline.
+Result<std::string> ModelOf(const WorkerFlags& flags) {
+  if (flags.weights != cluster::WeightsFrom::kPeer && MayDownload(flags.model, flags.hub)) {
+    MR_ASSIGN_OR_RETURN(model::ModelPath path, FetchModel(flags.model, flags.hub));
+    return std::move(path.folder);
+  }
+  auto found = model::FindModel(flags.model, flags.hub.revision);
+  if (found.ok()) return std::move(found->folder);
+  if (found.status().code() != StatusCode::kNotFound) return found.status();
+  return flags.model;  // opening it says what it lacks
+}
+
 Status RunWorker(const WorkerFlags& flags) {
-  StopSignals signals;  // before any other thread
+  StopSignals signals;                             // before any other thread
+  signals.OnSignal([](int) { std::_Exit(130); });  // a download continues where it ended
   RaiseFileLimit();
   ExplainLostModelFiles();
   MR_ASSIGN_OR_RETURN(const cluster::LinkSecurity security, ReadTrust(flags.trust));
   MR_ASSIGN_OR_RETURN(notice::Watched watched, ChooseNoticeSources(flags.notices));
   const SteadyClock clock;
+  MR_ASSIGN_OR_RETURN(const std::string folder, ModelOf(flags));
   MR_ASSIGN_OR_RETURN(const cluster::WorkerModel model,
-                      cluster::OpenWorkerModel(flags.model, flags.weights, clock));
+                      cluster::OpenWorkerModel(folder, flags.weights, clock));
   cluster::WorkerProcessOptions options;
   options.controllers = flags.join;
   options.control_address = flags.listen;
@@ -190,8 +207,8 @@ std::unique_ptr<Command> MakeWorkerCommand() {
   Option model = TextOption("model", "MODEL", &flags->model);
   model.positional = model.required = true;
   command->Add("Arguments", std::move(model),
-               "The model's folder, or its name in the Hugging Face cache; the same model as the "
-               "controller's");
+               std::string(kModelHelp) + "; the same model as the controller's");
+  AddHubOptions(*command, "Arguments", &flags->hub);
   Option join = TextListOption("join", "ADDRESS", &flags->join);
   join.required = true;
   command->Add("Cluster", std::move(join),

@@ -31,8 +31,8 @@ void AddModelOptions(Command& command, EngineFlags* flags) {
   model.positional = model.required = true;
   model.aliases = {"-m", "--model"};
   model.kind = ValueKind::kFolder;
-  command.Add(kModelGroup, std::move(model),
-              "A Hugging Face model folder, or ORG/NAME of one in the Hugging Face cache");
+  command.Add(kModelGroup, std::move(model), kModelHelp);
+  AddHubOptions(command, kModelGroup, &flags->hub);
   command
       .Add(
           kModelGroup,
@@ -110,7 +110,8 @@ void AddRefusedOptions(Command& command) {
   refuse("pipeline-parallel-size", "one process computes the whole model; leave it out");
   refuse("quantization", "weights are f32, f16 or bf16");
   refuse("dtype", "the weights are used in the type they have");
-  refuse("download-dir", "nothing is downloaded; use: hf download ORG/NAME");
+  refuse("download-dir",
+         "models are kept in the Hugging Face cache; set HF_HUB_CACHE to its folder");
 }
 
 int Blocks(int64_t tokens, int block_size) {

@@ -7,6 +7,7 @@
 
 #include "apps/cli/command.h"
 #include "apps/common/compute_flags.h"
+#include "apps/common/hub_flags.h"
 #include "base/status.h"
 #include "core/cluster_spec.h"
 #include "core/latency_limits.h"
@@ -16,6 +17,7 @@ namespace millrace::apps {
 
 struct EngineFlags {
   std::string model;
+  HubFlags hub;
   std::optional<int> max_model_len;
   int block_size = 16;
   std::optional<int> num_blocks;    // --num-gpu-blocks-override

@@ -22,7 +22,10 @@ std::string Amount(ProgressUnit unit, int64_t done, int64_t total) {
 }
 
 std::string Rate(ProgressUnit unit, double per_second) {
-  if (unit == ProgressUnit::kBytes) return fmt::format("{:.2f} GB/s", per_second / 1e9);
+  if (unit == ProgressUnit::kBytes) {
+    return per_second < 1e9 ? fmt::format("{:.1f} MB/s", per_second / 1e6)
+                            : fmt::format("{:.2f} GB/s", per_second / 1e9);
+  }
   return fmt::format("{:.2f}/s", per_second);
 }
 

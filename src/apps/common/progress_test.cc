@@ -9,9 +9,12 @@ namespace {
 
 TEST(ProgressLine, TellsAmountRateAndTimeLeft) {
   EXPECT_EQ(ProgressLine("Loading", ProgressUnit::kBytes, 1 << 30, int64_t{4} << 30, 2, true),
-            "Loading [======                  ]  25% 1.00 GiB of 4.00 GiB, 0.54 GB/s, 6s left");
+            "Loading [======                  ]  25% 1.00 GiB of 4.00 GiB, 536.9 MB/s, 6s left");
   EXPECT_EQ(ProgressLine("Loading", ProgressUnit::kBytes, 1 << 30, 1 << 30, 2, false),
-            "Loading 100% 1.00 GiB of 1.00 GiB, 0.54 GB/s in 2s");
+            "Loading 100% 1.00 GiB of 1.00 GiB, 536.9 MB/s in 2s");
+  EXPECT_EQ(
+      ProgressLine("Loading", ProgressUnit::kBytes, int64_t{3} << 30, int64_t{3} << 30, 1, false),
+      "Loading 100% 3.00 GiB of 3.00 GiB, 3.22 GB/s in 1s");
   EXPECT_EQ(ProgressLine("Prompts", ProgressUnit::kRequests, 0, 1000, 0, false),
             "Prompts   0% 0 of 1,000");
   EXPECT_EQ(ProgressLine("Prompts", ProgressUnit::kRequests, 0, 0, 0, false),

@@ -11,12 +11,13 @@ namespace millrace::apps {
 namespace {
 
 // SIGUSR2 ends the watcher.
-sigset_t WatchedSignals() {
+sigset_t WatchedSignals(Hangup hangup) {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGUSR2);
+  if (hangup == Hangup::kReloads) sigaddset(&set, SIGHUP);
   return set;
 }
 
@@ -31,8 +32,8 @@ void OnBusError(int) {
 
 }  // namespace
 
-StopSignals::StopSignals() {
-  const sigset_t set = WatchedSignals();
+StopSignals::StopSignals(Hangup hangup) : hangup_(hangup) {
+  const sigset_t set = WatchedSignals(hangup);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   watcher_ = std::thread([this] { Watch(); });
 }
@@ -58,12 +59,26 @@ void StopSignals::OnSignal(std::function<void(int)> callback) {
   callback_ = std::move(callback);
 }
 
+void StopSignals::OnHangup(std::function<void()> callback) {
+  MutexLock lock(mutex_);
+  on_hangup_ = std::move(callback);
+}
+
+void StopSignals::Reload() {
+  MutexLock lock(mutex_);
+  if (on_hangup_) on_hangup_();
+}
+
 void StopSignals::Watch() {
-  const sigset_t set = WatchedSignals();
+  const sigset_t set = WatchedSignals(hangup_);
   for (;;) {
     int signal = 0;
     if (sigwait(&set, &signal) != 0) continue;
     if (signal == SIGUSR2) return;
+    if (signal == SIGHUP) {
+      Reload();
+      continue;
+    }
     std::function<void(int)> callback;
     int count = 0;
     {

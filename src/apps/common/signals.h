@@ -1,6 +1,7 @@
 // StopSignals: counts SIGINT and SIGTERM, so that a command can wait for them. Create it before any
 // other thread: it blocks both in all threads, and receives them on a thread of its own. It also
-// blocks SIGUSR2, which ends that thread.
+// blocks SIGUSR2, which ends that thread. With kReloads it receives SIGHUP too, which by default
+// ends a process.
 #pragma once
 
 #include <functional>
@@ -11,9 +12,11 @@
 
 namespace millrace::apps {
 
+enum class Hangup { kEnds, kReloads };
+
 class StopSignals {
  public:
-  StopSignals();
+  explicit StopSignals(Hangup hangup = Hangup::kEnds);
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
@@ -23,15 +26,21 @@ class StopSignals {
   void Wait();
   // Runs on the watcher's thread at each signal, with the count so far (from 1).
   void OnSignal(std::function<void(int count)> callback);
+  // The same for SIGHUP, which does not count; without a callback it has no effect. The callback
+  // must be quick and not call this object; it does not run any more when it has been replaced.
+  void OnHangup(std::function<void()> callback);
 
  private:
   void Watch();
+  void Reload();
 
+  const Hangup hangup_;
   mutable Mutex mutex_;
   CondVar came_;
   int count_ MR_GUARDED_BY(mutex_) = 0;
   int waited_ MR_GUARDED_BY(mutex_) = 0;
   std::function<void(int)> callback_ MR_GUARDED_BY(mutex_);
+  std::function<void()> on_hangup_ MR_GUARDED_BY(mutex_);
   std::thread watcher_;
 };
 

@@ -35,7 +35,7 @@ struct DrillOptions {
   static constexpr int kWorkersMin = 2, kWorkersMax = 16, kStreamsMax = 64;
   static constexpr int kTokensMin = 16, kTokensMax = 4096;
 
-  std::string model;  // a folder, or ORG/NAME
+  std::string model;  // a folder, or ORG/NAME of a model in the cache
   int workers = 3, streams = 8;
   int tokens = 400;  // of each answer
   std::optional<uint16_t> port;

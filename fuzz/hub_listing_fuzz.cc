@@ -1,0 +1,33 @@
+// What a hub sends: its list of files and the headers of its answers. A list that is accepted has
+// plain names, etags that make a path, and sizes within the limit.
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "apps/hub/hub_answer.h"
+#include "apps/hub/listing.h"
+#include "base/check.h"
+#include "model/folder.h"
+#include "model/hub_cache.h"
+
+namespace apps = millrace::apps;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  apps::HubHead head;
+  apps::TakeHubHeader(text, /*from_hub=*/true, head);
+  MR_CHECK(!head.body_bytes || *head.body_bytes >= 0);
+  const auto listing = apps::ParseHubListing(text);
+  if (!listing.ok()) return 0;
+  MR_CHECK(millrace::model::IsCommit(listing->commit));
+  for (const apps::HubFile& file : listing->files) {
+    MR_CHECK(millrace::model::IsPlainName(file.name));
+    if (!file.blob) continue;
+    MR_CHECK(apps::IsEtag(file.blob->etag) && file.blob->digest != apps::BlobDigest::kNone);
+    MR_CHECK(file.blob->bytes >= 0 && file.blob->bytes <= apps::kHubFileBytesMax);
+  }
+  if (apps::CheckHubListing(*listing, "org/name").ok()) {
+    MR_CHECK(!apps::SmallFilesOf(*listing).empty());
+  }
+  return 0;
+}

@@ -1,0 +1,24 @@
+// The options of every command that may get its model from the Hugging Face hub.
+#pragma once
+
+#include <string>
+
+#include "apps/cli/command.h"
+#include "model/hub_cache.h"
+
+namespace millrace::apps {
+
+struct HubFlags {
+  std::string revision = std::string(model::kMainRevision);
+  bool offline = false;
+};
+
+inline constexpr char kModelHelp[] =
+    "A Hugging Face model folder, or ORG/NAME of a model on the Hugging Face hub, of which what "
+    "the "
+    "cache lacks is downloaded";
+
+// --revision and --offline. `flags` must outlive the command.
+void AddHubOptions(Command& command, const char* group, HubFlags* flags);
+
+}  // namespace millrace::apps

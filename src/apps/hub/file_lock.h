@@ -1,0 +1,26 @@
+// FileLock: a file that one process at a time has locked, as the hub's own tools lock theirs. The
+// kernel releases it when the process ends. One thread.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "base/status.h"
+
+namespace millrace::apps {
+
+class FileLock {
+ public:
+  // Creates the file and its folders. While another process has the lock, asks `wait` (which
+  // sleeps) again and again, and returns its first error.
+  static Result<FileLock> Take(const std::string& path, const std::function<Status()>& wait);
+  FileLock(FileLock&& other) noexcept;
+  FileLock& operator=(FileLock&& other) noexcept;
+  ~FileLock();
+
+ private:
+  explicit FileLock(int fd) : fd_(fd) {}
+  int fd_;
+};
+
+}  // namespace millrace::apps
