@@ -14,6 +14,7 @@
 #include "serve/router.h"
 #include "serve/service.h"
 #include "serve/stream_keeper.h"
+#include "serve/vector_routes.h"
 #include "text/tokenizer.h"
 
 namespace millrace::serve {
@@ -99,6 +100,7 @@ class Service::Impl {
   const ServiceOptions options_;
   const Clock& clock_;
   RouteTable routes_;
+  VectorRoutes vectors_;
   OtherApis other_apis_;
   const std::unique_ptr<StreamKeeper> keeper_;       // null: streams end with their connection
   const std::shared_ptr<HttpMetrics> http_metrics_;  // shared with replies that outlive a call
