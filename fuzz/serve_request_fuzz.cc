@@ -27,6 +27,16 @@ void CheckOptions(const serve::GenerationOptions& options, const serve::ParseCon
   }
 }
 
+void CheckVectors(const auto& request) {
+  MR_CHECK(!request.inputs.empty());
+  for (const serve::VectorInput& input : request.inputs) {
+    MR_CHECK(!input.where.empty());
+    if (const auto* tokens = std::get_if<1>(&input.prompt)) CheckTokens(*tokens);
+  }
+  const auto& truncate_to = request.options.truncate_to;
+  if (truncate_to) MR_CHECK(*truncate_to >= 1 && *truncate_to <= kContext);
+}
+
 // What another API's request became is read as any other chat request.
 void CheckChat(const serve::TranslatedRequest& request) {
   const std::string& chat = request.chat;
@@ -52,8 +62,9 @@ void Try(serve::Parsed<T> parsed, Check check) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const serve::ParseContext context{.vocab_size = kVocab, .max_model_len = kContext};
-  switch (data[0] % 8) {
+  const serve::ParseContext context{
+      .vocab_size = kVocab, .max_model_len = kContext, .embedding_size = 64};
+  switch (data[0] % 16) {
     case 0:
       Try(serve::ParseCompletionRequest(body, context),
           [&](const serve::CompletionRequest& request) {
@@ -81,10 +92,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 4: Try(serve::ChatOfMessages(body, data[0] >= 128), CheckChat); break;
     case 5: Try(serve::ChatOfResponses(body, {.id = "resp_1"}), CheckChat); break;
-    default:
-      Try(serve::ChatOfOllama(
-              body, data[0] % 8 == 6 ? serve::OllamaRoute::kChat : serve::OllamaRoute::kGenerate),
-          CheckChat);
+    case 6: Try(serve::ChatOfOllama(body, serve::OllamaRoute::kChat), CheckChat); break;
+    case 7: Try(serve::ChatOfOllama(body, serve::OllamaRoute::kGenerate), CheckChat); break;
+    case 8:
+      Try(serve::ParseEmbeddingRequest(body, context), [](const auto& r) { CheckVectors(r); });
+      break;
+    case 9:
+      Try(serve::ParseScoreRequest(body, context), [](const auto& r) { CheckVectors(r); });
+      break;
+    default: Try(serve::ParseRerankRequest(body, context), [](const auto& r) { CheckVectors(r); });
   }
   return 0;
 }

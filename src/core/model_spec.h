@@ -24,6 +24,7 @@ struct ModelSpec {
   int num_kv_heads = 0;
   int head_dim = 0;
   int intermediate_size = 0;
+  int embedding_size = 0;  // columns of the token embedding and of what enters the LM head
   int vocab_size = 0;    // rows of the embedding; every token id from outside is checked against it
   int max_position = 0;  // context length of the model in tokens, after rope scaling
   std::optional<int> sliding_window;

@@ -1,4 +1,5 @@
-// What the engine delivers to its caller: tokens as they are generated, then why it ended. Pure
+// What the engine delivers to its caller: tokens as they are generated, or a vector, then why it
+// ended. Pure
 // data.
 #pragma once
 
@@ -55,6 +56,7 @@ struct RequestOutput {
   std::vector<PositionLogprobs> logprobs;  // one per token, if asked
   std::vector<PositionLogprobs>
       prompt_logprobs;                 // of prompt tokens 1 .. len-1, with the first token
+  std::vector<float> pooled;           // the vector of a request for one, with its finish
   std::optional<FinishReason> finish;  // set in the last output of this sequence
   std::optional<TokenId> stop_token;   // which token (EOS included) stopped it, when one did
   int cached_prompt_tokens = 0;        // found in the prefix cache
@@ -66,6 +68,9 @@ struct RequestOutput {
   // prompt and continues elsewhere.
   std::optional<RequestTimes> times;
   Status error;  // with kError
+
+  // Whether it has what was asked for, or some of it.
+  bool yields() const { return !tokens.empty() || !pooled.empty(); }
 };
 
 }  // namespace millrace

@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "core/output_grammar.h"
+#include "core/protocol_range.h"
 
 namespace millrace {
 namespace {
@@ -72,11 +73,22 @@ Status CheckReals(const SamplingParams& p) {
   return OkStatus();
 }
 
+Status CheckPooling(const SamplingParams& p) {
+  if (p.pooling > Pooling::kMean) {
+    return OutOfRange("pooling", static_cast<double>(p.pooling), "0, 1 or 2");
+  }
+  if (!p.pools()) return OkStatus();
+  if (p.n == 1 && !p.logprobs && !p.prompt_logprobs && p.grammar.empty()) return OkStatus();
+  return InvalidArgument(
+      "pooling does not go with n above 1, log-probabilities or a constrained output");
+}
+
 }  // namespace
 
 Status Validate(const SamplingParams& p, int vocab_size) {
   MR_RETURN_IF_ERROR(CheckCounts(p));
   MR_RETURN_IF_ERROR(CheckReals(p));
+  MR_RETURN_IF_ERROR(CheckPooling(p));
   if (p.logit_bias.size() > kLogitBiasMax) {
     return InvalidArgument(fmt::format("logit_bias has {} entries, the limit is {}",
                                        p.logit_bias.size(), kLogitBiasMax));
@@ -106,9 +118,15 @@ Status Validate(const SamplingParams& p, int vocab_size) {
   return CheckGrammar(p.grammar);
 }
 
+int ProtocolFor(const SamplingParams& params) {
+  if (params.pools()) return kProtocolEmbeddings;
+  return params.grammar.empty() ? kProtocolVersionOldest : kProtocolGrammars;
+}
+
 std::optional<int> OutputLimit(const SamplingParams& params, int64_t prompt_tokens,
                                int max_model_len) {
   const int64_t room = max_model_len - prompt_tokens;
+  if (params.pools()) return room >= 0 ? std::optional(1) : std::nullopt;
   if (params.max_tokens.value_or(1) > room) return std::nullopt;
   return params.max_tokens.value_or(static_cast<int>(room));
 }

@@ -21,6 +21,13 @@ inline constexpr int kLogitBiasMax = 1024;
 inline constexpr int kAllowedTokensMax = 1024;
 inline constexpr size_t kGrammarBytesMax = 512u << 10;
 
+// What a request yields: tokens, or one vector of the hidden states that enter the LM head.
+enum class Pooling : uint8_t {
+  kNone,  // tokens
+  kLast,  // the state of the prompt's last token
+  kMean,  // the mean of the states of all of its tokens
+};
+
 struct SamplingParams {
   int n = 1;                      // sequences to generate from the one prompt
   std::optional<int> max_tokens;  // generated tokens at most; none: up to the model's length
@@ -43,8 +50,10 @@ struct SamplingParams {
   std::optional<int> prompt_logprobs;      // the same for the prompt's tokens
   std::vector<TokenId> allowed_token_ids;  // empty: all
   std::string grammar;  // what the output must match (output_grammar.h); empty: anything
+  Pooling pooling = Pooling::kNone;  // a vector in place of tokens
 
   bool greedy() const { return temperature == 0.0; }
+  bool pools() const { return pooling != Pooling::kNone; }
   friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
 
@@ -62,7 +71,7 @@ void ForEachField(Params& params, Visitor&& visit) {
   auto& [n, max_tokens, min_tokens, temperature, top_p, top_k, min_p, repetition_penalty,
          presence_penalty, frequency_penalty, seed, logit_bias, stop_token_ids, stop,
          include_stop_str_in_output, ignore_eos, skip_special_tokens, logprobs, prompt_logprobs,
-         allowed_token_ids, grammar] = params;
+         allowed_token_ids, grammar, pooling] = params;
   constexpr bool kSchedules = true;
   visit(SamplingField{"n", kSchedules}, n);
   visit(SamplingField{"max_tokens", kSchedules}, max_tokens);
@@ -85,15 +94,21 @@ void ForEachField(Params& params, Visitor&& visit) {
   visit(SamplingField{"prompt_logprobs", kSchedules}, prompt_logprobs);
   visit(SamplingField{"allowed_token_ids", false, kAllowedTokensMax}, allowed_token_ids);
   visit(SamplingField{"grammar"}, grammar);
+  visit(SamplingField{"pooling", kSchedules}, pooling);
 }
 
 // Checks every range above, and every token id against `vocab_size`. kInvalidArgument names the
 // field, the value and the range.
 Status Validate(const SamplingParams& params, int vocab_size);
 
+// The oldest version of the protocol between processes (protocol_range.h) whose workers heed all of
+// the parameters.
+int ProtocolFor(const SamplingParams& params);
+
 // The tokens that each sequence may generate after a prompt of this length: max_tokens, or what the
 // model's length leaves. nullopt: max_tokens, or at least one token, does not fit behind the
-// prompt.
+// prompt. A request for a vector generates none, so that its prompt may have the model's length;
+// its step counts as the one that would sample.
 std::optional<int> OutputLimit(const SamplingParams& params, int64_t prompt_tokens,
                                int max_model_len);
 

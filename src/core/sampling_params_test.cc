@@ -85,6 +85,33 @@ TEST(SamplingParams, Grammars) {
   }
 }
 
+TEST(SamplingParams, AVectorComesAlone) {
+  for (const Pooling pooling : {Pooling::kLast, Pooling::kMean}) {
+    EXPECT_EQ(ErrorOf([&](auto& p) { p.pooling = pooling; }), "");
+    const auto with = [&](auto change) {
+      return ErrorOf([&](auto& p) {
+        p.pooling = pooling;
+        change(p);
+      });
+    };
+    EXPECT_NE(with([](auto& p) { p.n = 2; }), "");
+    EXPECT_NE(with([](auto& p) { p.logprobs = 0; }), "");
+    EXPECT_NE(with([](auto& p) { p.prompt_logprobs = 0; }), "");
+    EXPECT_NE(with([](auto& p) { p.grammar = GrammarOf(GrammarKind::kRegex, "a"); }), "");
+  }
+  EXPECT_NE(ErrorOf([](auto& p) { p.pooling = static_cast<Pooling>(3); }), "");
+}
+
+TEST(SamplingParams, APromptForAVectorMayHaveTheModelsLength) {
+  SamplingParams params;
+  EXPECT_EQ(OutputLimit(params, 9, 10), 1);
+  EXPECT_EQ(OutputLimit(params, 10, 10), std::nullopt);
+  params.pooling = Pooling::kLast;
+  EXPECT_EQ(OutputLimit(params, 3, 10), 1);
+  EXPECT_EQ(OutputLimit(params, 10, 10), 1);
+  EXPECT_EQ(OutputLimit(params, 11, 10), std::nullopt);
+}
+
 TEST(SamplingParams, SequenceSeedsDifferAndTheFirstIsTheRequests) {
   EXPECT_EQ(SequenceSeed(42, 0), 42u);
   EXPECT_NE(SequenceSeed(42, 1), SequenceSeed(42, 2));

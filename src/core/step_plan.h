@@ -56,8 +56,9 @@ struct SequenceStart {
 enum class LogitsWanted : uint8_t {
   kNone,  // a chunk that does not reach the sequence's last known token
   kLast,  // sample after the last token of the step
-  kAll,  // as kLast, plus log-probabilities of the prompt's tokens (echo, prompt_logprobs). A token
-         // sampled by a chunk that does not reach the last known token is ignored
+  kAll,   // as kLast, plus log-probabilities of the prompt's tokens (echo, prompt_logprobs), or
+         // every token's state for a mean. A token sampled by a chunk that does not reach the last
+         // known token is ignored
 };
 
 // One sequence's share of a step. A sequence is in at most one step in flight.
@@ -122,6 +123,7 @@ struct SequenceResult {
   std::optional<PositionLogprobs> logprobs;       // of `token`, if asked
   std::vector<PositionLogprobs> prompt_logprobs;  // kAll: of tokens [start + 1, start + num_tokens]
                                                   // as far as they are known
+  std::vector<float> pooled;                      // in place of a token, if asked; never empty then
   Status error;                                   // such as NaN logits: only this sequence fails
 };
 

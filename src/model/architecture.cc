@@ -44,6 +44,7 @@ ModelSpec ReadCommon(ConfigReader& config, const CommonNames& names) {
   ModelSpec spec;
   spec.num_layers = config.Int(names.layers, 1, kLayersMax);
   spec.hidden_size = config.Int(names.hidden, 1, kHiddenSizeMax);
+  spec.embedding_size = spec.hidden_size;
   spec.num_heads = config.Int(names.heads, 1, kHeadsMax);
   spec.num_kv_heads = spec.num_heads;
   spec.head_dim = spec.hidden_size % spec.num_heads == 0 ? spec.hidden_size / spec.num_heads : 0;

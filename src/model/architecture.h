@@ -21,9 +21,8 @@ namespace millrace::model {
 
 // Sizes that follow from the configuration alone.
 struct Dims {
-  ModelSpec spec;         // without dtype, weight_bytes and num_parameters, which loading sets
-  int mlp_columns = 0;    // widest row between the matrices of the feed-forward part
-  int embed_columns = 0;  // columns of the token embedding; hidden_size unless projected
+  ModelSpec spec;       // without dtype, weight_bytes and num_parameters, which loading sets
+  int mlp_columns = 0;  // widest row between the matrices of the feed-forward part
   std::optional<RopeConfig> rope;  // unset: positions are learned
 };
 
@@ -47,6 +46,10 @@ class Decoder {
   // `rows`: gathered hidden rows, overwritten; `scratch`: same size; `logits`: [rows, vocab_size].
   virtual void Head(tensor::Device& device, tensor::Rows rows, tensor::Rows scratch,
                     tensor::Rows logits) = 0;
+  // The first part of Head: returns what enters the vocabulary projection, [rows,
+  // spec.embedding_size], in `rows` or `scratch`.
+  virtual tensor::Rows HeadInput(tensor::Device& device, tensor::Rows rows,
+                                 tensor::Rows scratch) = 0;
 
  protected:
   // Whether norm and head are declared: only by rank 0 of the last stage, which computes the

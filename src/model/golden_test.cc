@@ -2,7 +2,9 @@
 // the logits and greedy tokens of Hugging Face transformers for them, in f32.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <set>
 
@@ -10,6 +12,7 @@
 #include "base/testing/source_path.h"
 #include "model/test_folder.h"
 #include "model/test_runner.h"
+#include "model/weight_files.h"
 #include "tensor/cpu/cpu_features.h"
 
 namespace millrace::model {
@@ -110,6 +113,63 @@ TEST_P(Golden, AgreesWithTheReferenceAsServed) {
   Result<TestRunner> runner = TestRunner::Open(folder_);
   ASSERT_TRUE(runner.ok()) << runner.status().ToString();
   Compare(*runner, ToleranceAsServed(runner->model().spec().dtype), false);
+}
+
+// The numbers of the stored matrix that makes logits, [vocab][columns].
+std::vector<float> HeadMatrix(const std::string& folder) {
+  const Result<WeightFiles> files = WeightFiles::Open(folder);
+  for (const char* name : {"lm_head", "embed_out", "model.embed_tokens", "gpt_neox.embed_in",
+                           "model.decoder.embed_tokens", "transformer.wte", "wte"}) {
+    const auto stored = files->Find(std::string(name) + ".weight");
+    if (!stored) continue;
+    const DType dtype = *stored->entry->compute_dtype();
+    std::vector<float> numbers(stored->bytes() / BytesOf(dtype));
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const uint8_t* const at = stored->data() + i * BytesOf(dtype);
+      if (dtype == DType::kF32) {
+        std::memcpy(&numbers[i], at, sizeof(float));
+      } else if (dtype == DType::kBF16) {
+        uint16_t half = 0;
+        std::memcpy(&half, at, sizeof(half));
+        numbers[i] = std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
+      } else {
+        _Float16 half = 0;
+        std::memcpy(&half, at, sizeof(half));
+        numbers[i] = static_cast<float>(half);
+      }
+    }
+    return numbers;
+  }
+  ADD_FAILURE() << folder << " has no head";
+  return {};
+}
+
+// The states of which vectors are made are those that make the reference's logits.
+TEST_P(Golden, TheStatesThatEnterTheHeadAreTheReferences) {
+  ASSERT_TRUE(tensor::SetCpuActivations("bf16x2").ok());
+  Result<TestRunner> runner = TestRunner::Open(folder_, {}, 1, DType::kF32);
+  ASSERT_TRUE(runner.ok()) << runner.status().ToString();
+  const std::vector<float> head = HeadMatrix(folder_);
+  const auto columns = static_cast<size_t>(runner->model().spec().embedding_size);
+  double worst = 0;
+  for (const Prompt& prompt : prompts_) {
+    if (!Comparable(prompt)) continue;
+    const auto states = runner->HeadInputs(prompt.tokens);
+    for (const Json& at : prompt.logits) {
+      const auto expected = at["values"].get<std::vector<float>>();
+      const std::vector<float>& state = states[at["position"].get<size_t>()];
+      ASSERT_EQ(state.size(), columns);
+      ASSERT_EQ(head.size(), expected.size() * columns);
+      for (size_t token = 0; token < expected.size(); ++token) {
+        double logit = 0;
+        for (size_t c = 0; c < columns; ++c) {
+          logit += double{state[c]} * double{head[token * columns + c]};
+        }
+        worst = std::max(worst, std::abs(logit - double{expected[token]}));
+      }
+    }
+  }
+  EXPECT_LT(worst, Tolerance(runner->model().spec().dtype));
 }
 
 TEST_P(Golden, OtherSpellingOfTheConfigurationMeansTheSame) {

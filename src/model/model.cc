@@ -80,14 +80,14 @@ Model::WorkspaceSizes Model::SizesOfWorkspace() const {
   };
   const int heads = ShareOf(s.num_heads, rank_).size() * s.head_dim;
   const int kv = ShareOf(s.num_kv_heads, rank_).size() * s.head_dim;
-  const int embedded = layers_.begin == 0 ? dims.embed_columns : 0;
+  const int embedded = layers_.begin == 0 ? dims.spec.embedding_size : 0;
   WorkspaceSizes sizes;
   sizes.hidden = f32(max_rows_, s.hidden_size);
   sizes.normed = f32(max_rows_, std::max(s.hidden_size, heads));
   sizes.qkv = f32(max_rows_, std::max({heads + 2 * kv, s.hidden_size, embedded}));
   sizes.mlp = f32(std::min(max_rows_, device_.Limits().mlp_rows), dims.mlp_columns / rank_.size);
   if (!has_head()) return sizes;
-  sizes.gathered = f32(max_logits_rows_, std::max(s.hidden_size, dims.embed_columns));
+  sizes.gathered = f32(max_logits_rows_, std::max(s.hidden_size, dims.spec.embedding_size));
   sizes.logits = f32(max_logits_rows_, s.vocab_size);
   return sizes;
 }
@@ -213,15 +213,25 @@ void Model::UseCollective(net::Collective& collective) {
   if (sum_ != nullptr) sum_->UseCollective(collective);
 }
 
-Rows Model::Head(int first, int count) {
+Rows Model::Gather(int first, int count) {
   MR_CHECK(has_head()) << "only rank 0 of the last stage has a head";
   MR_CHECK(count > 0 && count <= max_logits_rows_)
       << count << " rows, room for " << max_logits_rows_;
   Rows gathered = work_.gathered->View(count, spec().hidden_size);
-  Rows logits = work_.logits->View(count, spec().vocab_size);
   device_.GatherOutputs(Hidden(max_rows_), first, gathered);
+  return gathered;
+}
+
+Rows Model::Head(int first, int count) {
+  const Rows gathered = Gather(first, count);
+  Rows logits = work_.logits->View(count, spec().vocab_size);
   decoder_->Head(device_, gathered, work_.final->View(count, spec().hidden_size), logits);
   return logits;
+}
+
+Rows Model::HeadInput(int first, int count) {
+  const Rows gathered = Gather(first, count);
+  return decoder_->HeadInput(device_, gathered, work_.final->View(count, spec().hidden_size));
 }
 
 }  // namespace millrace::model

@@ -96,6 +96,10 @@ class Model {
   // max_logits_rows().
   tensor::Rows Head(int first, int count);
 
+  // What that projection multiplies for them, in f32: [count, spec().embedding_size], valid until
+  // the next call. REQUIRES: as Head.
+  tensor::Rows HeadInput(int first, int count);
+
   // The same ranks' next collective, after one failed. REQUIRES: as in LoadOptions.
   void UseCollective(net::Collective& collective);
 
@@ -106,6 +110,7 @@ class Model {
   struct WorkspaceSizes;
   WorkspaceSizes SizesOfWorkspace() const;
   Status NewWorkspace(const WorkspaceSizes& sizes);
+  tensor::Rows Gather(int first, int count);
   Pass NewPass(int layer, tensor::RowRange at);
 
   tensor::Device& device_;

@@ -101,6 +101,23 @@ class TestRunner {
     return all;
   }
 
+  // What enters the vocabulary projection at every position of `tokens`, computed in one chunk.
+  std::vector<std::vector<float>> HeadInputs(const std::vector<TokenId>& tokens) {
+    const int rows = static_cast<int>(Prefill(tokens, 1000).size());
+    std::vector<std::vector<float>> all;
+    for (int first = 0; first < rows; first += model_->max_logits_rows()) {
+      const tensor::Rows states =
+          model_->HeadInput(first, std::min(rows - first, model_->max_logits_rows()));
+      const auto columns = static_cast<size_t>(states.cols);
+      std::vector<float> host(static_cast<size_t>(states.rows) * columns);
+      device_->Read(states, host.data());
+      for (auto at = host.begin(); at != host.end(); at += states.cols) {
+        all.emplace_back(at, at + states.cols);
+      }
+    }
+    return all;
+  }
+
   // Logits of every position of `tokens`, computed in chunks of `chunk`.
   std::vector<std::vector<float>> Prefill(const std::vector<TokenId>& tokens, int chunk) {
     next_block_ = 0;

@@ -76,7 +76,7 @@ Verdict SchedulerImpl::ConsiderFresh(Request& request) {
   kv::PrefixMatch match;
   if (kv_.prefix_caching()) {
     if (!kv_.IsCurrent(s.chain)) s.chain = kv_.NewChain(request.spec.cache_salt);
-    const int hit_tokens_max = request.WantsPromptLogprobs() ? 0 : target - 1;
+    const int hit_tokens_max = request.WantsWholePrompt() ? 0 : target - 1;
     match = kv_.Match(s.chain, request.TokensOf(s), hit_tokens_max);
   }
   const int needed =
@@ -111,7 +111,7 @@ void SchedulerImpl::StartFresh(Request& request) {
   s.started = true;
   s.table.reserve(kv_.BlocksFor(request.prompt_tokens + request.output_limit));
   s.chain.nodes.reserve(kv_.prefix_caching() ? s.table.capacity() : 0);
-  if (kv_.prefix_caching() && !request.WantsPromptLogprobs()) {
+  if (kv_.prefix_caching() && !request.WantsWholePrompt()) {
     kv_.TakeMatch(s.chain, s.table);
     s.computed = static_cast<int>(s.table.size()) * options_.block_size;
     stats_.prefix_query_tokens += target;

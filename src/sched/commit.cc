@@ -60,13 +60,13 @@ void SchedulerImpl::Apply(const StepLedger::Entry& entry, const Status& step_err
                                      result->id.value(), entry.id.value())),
                 outputs);
   }
-  if (entry.samples && !result->token) {
-    return Fail(s, Internal("the stage sampled no token"), outputs);
+  if (entry.samples && (r.pools ? result->pooled.empty() : !result->token)) {
+    return Fail(s, Internal("the stage returned no token or no vector"), outputs);
   }
   TakePromptLogprobs(entry, *result);
   if (entry.incarnation == s.incarnation) AdvanceComputed(entry);
   if (r.state == RequestState::kRunning) forks_.MaybeStart(r);
-  if (entry.samples) TakeToken(s, *result, now, outputs);
+  if (entry.samples) TakeOutput(s, *result, now, outputs);
 }
 
 void SchedulerImpl::AdvanceComputed(const StepLedger::Entry& entry) {
@@ -95,29 +95,35 @@ void SchedulerImpl::IndexPrefixes(Sequence& sequence) {
 void SchedulerImpl::TakePromptLogprobs(const StepLedger::Entry& entry,
                                        const SequenceResult& result) {
   Request& r = *entry.sequence->request;
-  if (!r.WantsPromptLogprobs()) return;
+  if (r.pools || !r.WantsWholePrompt()) return;
   // The j-th belongs to token start + 1 + j; after preemption some are already known.
   const int known = static_cast<int>(r.prompt_logprobs.size());
   if (entry.start > known) return;
-  for (int j = known - entry.start;
-       j < std::ssize(result.prompt_logprobs) && r.WantsPromptLogprobs(); ++j) {
+  for (int j = known - entry.start; j < std::ssize(result.prompt_logprobs) && r.WantsWholePrompt();
+       ++j) {
     r.prompt_logprobs.push_back(result.prompt_logprobs[j]);
   }
 }
 
-void SchedulerImpl::TakeToken(Sequence& sequence, const SequenceResult& result, Time now,
-                              std::vector<RequestOutput>& outputs) {
+// A vector ends its request. For the times it counts as the first token.
+void SchedulerImpl::TakeOutput(Sequence& sequence, const SequenceResult& result, Time now,
+                               std::vector<RequestOutput>& outputs) {
   Request& r = *sequence.request;
-  const TokenId token = *result.token;
-  const bool first = sequence.output.empty();
-  sequence.output.push_back(token);
-  ++stats_.generation_tokens;
   if (!r.times.first_token) {
     r.times.first_token = now;
     stats_.prompt_tokens += r.prompt_tokens;
   }
   r.times.last_token = now;
   RequestOutput& output = AppendOutput(sequence, outputs);
+  if (r.pools) {
+    output.pooled = result.pooled;
+    output.finish = FinishReason::kStop;
+    return End(sequence, FinishReason::kStop, output);
+  }
+  const TokenId token = *result.token;
+  const bool first = sequence.output.empty();
+  sequence.output.push_back(token);
+  ++stats_.generation_tokens;
   output.tokens.push_back(token);
   if (result.logprobs) output.logprobs.push_back(*result.logprobs);
   if (first) output.prompt_logprobs = r.prompt_logprobs;

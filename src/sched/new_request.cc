@@ -14,6 +14,11 @@ Result<int> OutputLimitHere(const NewRequest& request, int max_model_len, int mo
   const std::optional<int>& max_tokens = request.params->max_tokens;
   if (prompt == 0) return InvalidArgument("the prompt has no tokens");
   const std::optional<int> limit = OutputLimit(*request.params, prompt, max_model_len);
+  if (!limit && request.params->pools()) {
+    return InvalidArgument(
+        fmt::format("the prompt has {} tokens, which exceeds the maximum context length of {}",
+                    prompt, max_model_len));
+  }
   if (!limit && prompt >= max_model_len) {
     return InvalidArgument(fmt::format(
         "the prompt has {} tokens, and with at least one generated token that exceeds the maximum "
@@ -26,6 +31,7 @@ Result<int> OutputLimitHere(const NewRequest& request, int max_model_len, int mo
         "by {}; shorten the prompt or lower max_tokens",
         prompt, *max_tokens, max_model_len, prompt + *max_tokens - max_model_len));
   }
+  if (request.params->pools()) return *limit;
   const int here = max_tokens ? *limit : std::min(*limit, model_len_max - static_cast<int>(prompt));
   return request.stop_after_prompt ? std::min(here, 1) : here;
 }
@@ -42,7 +48,8 @@ bool ContinuesElsewhere(const NewRequest& request, int max_model_len) {
   return request.stop_after_prompt && limit > 1;
 }
 
-bool PromptLogprobsLacking(const NewRequest& request) {
+bool NeedsWholePrompt(const NewRequest& request) {
+  if (request.params->pooling == Pooling::kMean) return true;
   if (!request.params->prompt_logprobs) return false;
   return request.resumed.empty() ||
          std::ranges::any_of(request.resumed, [](const ResumedSequence& s) {
@@ -86,9 +93,9 @@ Status CheckImports(const NewRequest& request) {
     MR_RETURN_IF_ERROR(CheckImportedTokens(imported[i], std::ssize(*request.prompt) + output));
     any = any || imported[i] > 0;
   }
-  if (any && PromptLogprobsLacking(request)) {
+  if (any && NeedsWholePrompt(request)) {
     return InvalidArgument(
-        "prompt log-probabilities need the prompt computed here, but its KV is imported");
+        "prompt log-probabilities and means need the prompt computed here, but its KV is imported");
   }
   return OkStatus();
 }

@@ -18,9 +18,10 @@ Result<int> OutputLimitHere(const NewRequest& request, int max_model_len, int mo
 // Whether the answer goes on after the token at which the scheduler stops.
 bool ContinuesElsewhere(const NewRequest& request, int max_model_len);
 
-// Whether the prompt must be computed for its log-probabilities. They are delivered with a
-// sequence's first token; a sequence that has output has delivered them.
-bool PromptLogprobsLacking(const NewRequest& request);
+// Whether every token of the prompt must be computed here: for its log-probabilities, which are
+// delivered with a sequence's first token, so a sequence that has output has delivered them; or for
+// the mean of its states.
+bool NeedsWholePrompt(const NewRequest& request);
 
 // kInvalidArgument: `output` tokens are generated, and no more are allowed.
 Status CheckLength(size_t output, int output_limit);

@@ -17,7 +17,7 @@ constexpr int kVocab = kTestRequestVocab;
 constexpr TokenId kOutputsEos = kTestRequestEos;
 
 struct Totals {
-  uint64_t recomputes = 0, swaps = 0, hits = 0, copies = 0, returned = 0;
+  uint64_t recomputes = 0, swaps = 0, hits = 0, copies = 0, returned = 0, vectors = 0;
 };
 
 // Takes turns while the number of blocks that may be held changes at random, and the blocks that
@@ -52,6 +52,8 @@ void CheckRun(const std::vector<TestRequest>& test_requests, const SchedulerOpti
       const SequenceOutcome& outcome = h.outcome(ids[i], k);
       ASSERT_EQ(outcome.tokens, Expected(test_requests[i], k))
           << "request " << i << " sequence " << k;
+      ASSERT_EQ(outcome.pooled, ExpectedVector(test_requests[i])) << "request " << i;
+      totals.vectors += !outcome.pooled.empty();
       EXPECT_EQ(outcome.logprobs.size(),
                 test_requests[i].params.logprobs ? outcome.tokens.size() : 0);
       EXPECT_EQ(outcome.prompt_logprobs.size(),
@@ -111,6 +113,7 @@ TEST(Outputs, EqualAloneForEveryScheduleSeed) {
   EXPECT_GT(totals.hits, 1000u);
   EXPECT_GT(totals.copies, 100u);
   EXPECT_GT(totals.returned, 1000u);
+  EXPECT_GT(totals.vectors, 50u);
 }
 
 }  // namespace

@@ -97,10 +97,12 @@ struct alignas(64) Request {
   int output_limit = 0;  // tokens each sequence may generate here
   int leader = 0;
   int cached_prompt_tokens = 0;
-  bool paused = false;                // not scheduled in any step
-  bool asks_prompt_logprobs = false;  // from spec.params, because every step checks it
-  bool ends_by_length_only = false;   // no token stops it; also checked in every step
-  bool continues_elsewhere = false;   // its end by output_limit is not the end of the answer
+  bool paused = false;  // not scheduled in any step
+  // From spec.params, because every step checks them.
+  bool needs_whole_prompt = false;  // NeedsWholePrompt when it was added
+  bool pools = false;
+  bool ends_by_length_only = false;  // no token stops it; also checked in every step
+  bool continues_elsewhere = false;  // its end by output_limit is not the end of the answer
   // The leader computes or pulls the prompt for the others, which have not started.
   bool sharing_prompt = false;
   bool detached = false;            // has left; only steps in flight refer to it
@@ -138,8 +140,15 @@ struct alignas(64) Request {
         sequences, [&](const Sequence& s) { return s.ready() && TargetOf(s) - s.computed == 1; }));
   }
   kv::TokenView TokensOf(const Sequence& s) const { return {*spec.prompt, s.output}; }
-  bool WantsPromptLogprobs() const {
-    return asks_prompt_logprobs && static_cast<int>(prompt_logprobs.size()) < prompt_tokens - 1;
+  // Whether no token of the prompt may be skipped or imported.
+  bool WantsWholePrompt() const {
+    return needs_whole_prompt &&
+           (pools || static_cast<int>(prompt_logprobs.size()) < prompt_tokens - 1);
+  }
+  // Whether a step from token `start` on returns something of each of its tokens: of the last one,
+  // log-probabilities have nothing.
+  bool WantsAllFrom(int start) const {
+    return WantsWholePrompt() && start < (pools ? prompt_tokens : prompt_tokens - 1);
   }
 };
 

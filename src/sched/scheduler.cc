@@ -96,7 +96,8 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
   r.times = r.spec.times.value_or(RequestTimes{.arrived = now});
   r.key = order_->KeyOf(r.spec, r.times.arrived, next_number_++);
   r.prompt_tokens = static_cast<int>(r.spec.prompt->size());
-  r.asks_prompt_logprobs = PromptLogprobsLacking(r.spec);
+  r.needs_whole_prompt = NeedsWholePrompt(r.spec);
+  r.pools = r.spec.params->pools();
   r.output_limit = output_limit;
   r.ends_by_length_only = EndsByLengthOnly(*r.spec.params, options_.eos_token_ids);
   r.continues_elsewhere = ContinuesElsewhere(r.spec, options_.max_model_len);

@@ -116,8 +116,8 @@ class SchedulerImpl : public Scheduler {
   void AdvanceComputed(const StepLedger::Entry& entry);
   void IndexPrefixes(Sequence& sequence);
   void TakePromptLogprobs(const StepLedger::Entry& entry, const SequenceResult& result);
-  void TakeToken(Sequence& sequence, const SequenceResult& result, Time now,
-                 std::vector<RequestOutput>& outputs);
+  void TakeOutput(Sequence& sequence, const SequenceResult& result, Time now,
+                  std::vector<RequestOutput>& outputs);
   void Fail(Sequence& sequence, const Status& error, std::vector<RequestOutput>& outputs);
 
   // lifecycle.cc

@@ -266,5 +266,66 @@ TEST(PromptLogprobs, AreComplete) {
   }
 }
 
+// A vector is the same on a warm cache, in chunks and after preemption. A mean does not read the
+// cache, because it needs every token's state; the last token's state needs only the last token.
+TEST(Vectors, AreTheSameHoweverThePromptIsComputed) {
+  for (const Pooling pooling : {Pooling::kLast, Pooling::kMean}) {
+    for (int variant = 0; variant < 4; ++variant) {
+      SchedulerOptions o = Options();
+      if (variant == 1) o.max_num_batched_tokens = 3;
+      if (variant == 2) {
+        o.num_blocks = 6;
+        o.max_num_batched_tokens = 8;
+        o.preemption = PreemptionMode::kRecompute;
+        o.watermark = 0;
+      }
+      Harness h({.scheduler = o});
+      if (variant == 3) {
+        h.MustAdd(Prompt(12), SamplingParams{.max_tokens = 1});
+        h.RunToEnd();
+      }
+      if (variant == 2) h.MustAdd(Prompt(4, 40), SamplingParams{.max_tokens = 18});
+      const SchedulerStats before = h.scheduler().Stats();
+      SamplingParams params;
+      params.pooling = pooling;
+      const RequestId id = h.MustAdd(Prompt(12), params);
+      h.RunToEnd();
+      EXPECT_EQ(h.outcome(id).pooled, ContextHashModel::Vector(Prompt(12)));
+      EXPECT_EQ(h.outcome(id).finish, FinishReason::kStop);
+      EXPECT_TRUE(h.outcome(id).tokens.empty());
+      const bool hits = variant == 3 && pooling == Pooling::kLast;
+      EXPECT_EQ(h.outcome(id).cached_prompt_tokens, hits ? 8 : 0);
+      const SchedulerStats after = h.scheduler().Stats();
+      EXPECT_EQ(after.prompt_tokens - before.prompt_tokens, variant == 2 ? 16u : 12u);
+      EXPECT_EQ(after.generation_tokens - before.generation_tokens, variant == 2 ? 18u : 0u);
+    }
+  }
+}
+
+TEST(Vectors, ThePromptMayHaveTheModelsLength) {
+  Harness h({.scheduler = Options()});
+  const int most = Options().max_model_len;
+  SamplingParams params;
+  params.pooling = Pooling::kMean;
+  const RequestId id = h.MustAdd(Prompt(most), params);
+  h.RunToEnd();
+  EXPECT_EQ(h.outcome(id).pooled, ContextHashModel::Vector(Prompt(most)));
+  const auto refused = h.Add(Prompt(most + 1), params);
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Vectors, AStageThatReturnsATokenInsteadFailsTheRequest) {
+  Harness h({.scheduler = Options()});
+  SamplingParams params;
+  params.pooling = Pooling::kLast;
+  const RequestId id = h.MustAdd(Prompt(12), params);
+  h.Schedule();
+  h.Commit([](StepResult& result) {
+    result.sequences[0].pooled.clear();
+    result.sequences[0].token = 5;
+  });
+  EXPECT_EQ(h.outcome(id).error.code(), StatusCode::kInternal);
+}
+
 }  // namespace
 }  // namespace millrace::sched

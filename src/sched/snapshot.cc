@@ -36,8 +36,8 @@ std::vector<SequenceKv> CommittedKv(const Request& request, const kv::KvCache& c
   for (const Sequence& s : request.sequences) {
     // One step swaps in the KV of all sequences, including those that do not run in it.
     if (s.in_flight && s.in_flight == s.swapped_in_by) return {};
-    // They are delivered with the first token, and are lost if the prompt is imported.
-    if (request.asks_prompt_logprobs && s.live() && s.output.empty()) return {};
+    // What needs the whole prompt is delivered with the first token, and is lost if it is imported.
+    if (request.needs_whole_prompt && s.live() && s.output.empty()) return {};
     int tokens = CommittedTokens(s, cache.block_size());
     if (lacking && s.live() && s.lacks_layers()) {
       tokens = s.lacking_until;

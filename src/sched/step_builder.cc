@@ -123,7 +123,7 @@ void StepBuilder::EmitShare(Request& request, const Share& share) {
   const bool samples = end == request.TotalOf(s);
   if (s.lacks_layers()) {
     step.only_layers = s.lacking;
-  } else if (request.WantsPromptLogprobs() && s.computed < request.prompt_tokens - 1) {
+  } else if (request.WantsAllFrom(s.computed)) {
     step.logits = LogitsWanted::kAll;
   } else {
     step.logits = samples ? LogitsWanted::kLast : LogitsWanted::kNone;

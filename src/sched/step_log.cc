@@ -53,6 +53,8 @@ struct ParamsEncoder {
     if (!field.schedules) return;
     if constexpr (std::is_arithmetic_v<T>) {
       out[field.name] = value;
+    } else if constexpr (std::is_enum_v<T>) {
+      if (value != T{}) out[field.name] = static_cast<int>(value);
     } else if constexpr (requires { value.has_value(); }) {
       if (value) out[field.name] = *value;
     } else if (!value.empty()) {

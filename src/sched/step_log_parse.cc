@@ -28,6 +28,7 @@ class Fields {
     if (found == object_.end() || found->is_null()) return std::nullopt;
     return As<T>(*found, key);
   }
+  bool Has(const char* key) const { return object_.contains(key); }
   Time At() { return Time{Get<int64_t>("t")}; }
   const Status& status() const { return status_; }
   void Refuse(std::string_view key) {
@@ -155,6 +156,9 @@ struct ParamsParser {
   template <typename T>
   void Read(const char* name, std::optional<T>& value) {
     value = fields.Optional<T>(name);
+  }
+  void Read(const char* name, Pooling& value) {
+    if (fields.Has(name)) value = EnumOf(fields, name, Pooling::kMean);
   }
 
   Fields& fields;

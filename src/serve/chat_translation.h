@@ -18,7 +18,7 @@ inline constexpr size_t kAnyTextBytes = std::numeric_limits<size_t>::max();
 inline constexpr int64_t kMaxTokensMax = std::numeric_limits<int32_t>::max();
 
 struct TranslatedRequest {
-  std::string chat;     // a body of POST /v1/chat/completions
+  std::string chat;     // a body of POST /v1/chat/completions, or of the route that answers
   std::string ignored;  // IgnoredHeaderValue of the other API's fields
 };
 

@@ -130,6 +130,37 @@ class OllamaTranslation : public ChatTranslation {
   const OllamaRoute route_;
 };
 
+class OllamaEmbedTranslation : public ChatTranslation {
+ public:
+  OllamaEmbedTranslation(const Json& json, std::string_view body, OllamaEmbedRoute route)
+      : ChatTranslation(json, body), route_(route) {}
+
+ private:
+  void Read() override {
+    std::string model;
+    reader_.String("model", kNameBytesMax, model);
+    if (!model.empty()) chat_["model"] = WithoutLatest(model);
+    if (route_ == OllamaEmbedRoute::kEmbed) {
+      Copy("input");
+    } else {
+      std::string prompt;
+      reader_.String("prompt", kAnyTextBytes, prompt);
+      chat_["input"] = prompt;
+    }
+    Copy("dimensions");
+    bool truncate = true;
+    reader_.Bool("truncate", truncate);
+    if (truncate) {  // the end is cut off
+      chat_["truncate_prompt_tokens"] = -1;
+      chat_["truncation_side"] = "right";
+    }
+    reader_.Ignore("options", Json::object());
+    reader_.Ignore("keep_alive");
+  }
+
+  const OllamaEmbedRoute route_;
+};
+
 std::string TimeText(const Json& answer) {
   const auto seconds = static_cast<std::time_t>(answer.value("created", int64_t{0}));
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(seconds));
@@ -156,6 +187,25 @@ std::string WithoutLatest(std::string name) {
 
 Parsed<TranslatedRequest> ChatOfOllama(std::string_view body, OllamaRoute route) {
   return TranslateToChat<OllamaTranslation>(body, route);
+}
+
+Parsed<TranslatedRequest> EmbeddingOfOllama(std::string_view body, OllamaEmbedRoute route) {
+  return TranslateToChat<OllamaEmbedTranslation>(body, route);
+}
+
+Json OllamaEmbedReply::Error(const Json& error, int) {
+  return {{"error", error.value("message", "")}};
+}
+
+Json OllamaEmbedReply::Whole(const Json& answer) {
+  if (route_ == OllamaEmbedRoute::kEmbeddings) {
+    return {{"embedding", answer["data"][0]["embedding"]}};
+  }
+  Json vectors = Json::array();
+  for (const Json& one : answer["data"]) vectors.push_back(one["embedding"]);
+  return {{"model", answer["model"]},
+          {"embeddings", std::move(vectors)},
+          {"prompt_eval_count", answer["usage"]["prompt_tokens"]}};
 }
 
 Json OllamaReply::Error(const Json& error, int) { return {{"error", error.value("message", "")}}; }

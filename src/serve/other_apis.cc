@@ -20,24 +20,30 @@ void OtherApis::AddTo(RouteTable& table) {
   add("POST", "/api/chat", [this](Call call) { Ollama(std::move(call), OllamaRoute::kChat); });
   add("POST", "/api/generate",
       [this](Call call) { Ollama(std::move(call), OllamaRoute::kGenerate); });
+  add("POST", "/api/embed",
+      [this](Call call) { OllamaEmbed(std::move(call), OllamaEmbedRoute::kEmbed); });
+  add("POST", "/api/embeddings",
+      [this](Call call) { OllamaEmbed(std::move(call), OllamaEmbedRoute::kEmbeddings); });
   add("GET", "/api/tags", [this](Call call) { OllamaTags(std::move(call)); });
   add("POST", "/api/show", [this](Call call) { OllamaShow(std::move(call)); });
 }
 
 void OtherApis::Answer(Call call, Parsed<TranslatedRequest> translated,
+                       const std::function<void(Call)>& route,
                        const std::function<ReplyMaker>& reply_for) {
   auto* const request = std::get_if<TranslatedRequest>(&translated);
   call.reply = reply_for(call.reply, request != nullptr ? request->ignored : "");
   if (request == nullptr) return call.reply->Send(ErrorResponse(std::get<ApiError>(translated)));
   call.request.body = std::move(request->chat);
-  routes_.chat(std::move(call));
+  route(std::move(call));
 }
 
 void OtherApis::Messages(Call call) {
   auto translated = ChatOfMessages(call.request.body, false);
-  Answer(std::move(call), std::move(translated), [](auto inner, const std::string& ignored) {
-    return std::make_shared<MessagesReply>(std::move(inner), ignored);
-  });
+  Answer(std::move(call), std::move(translated), routes_.chat,
+         [](auto inner, const std::string& ignored) {
+           return std::make_shared<MessagesReply>(std::move(inner), ignored);
+         });
 }
 
 void OtherApis::CountMessageTokens(Call call) {
@@ -62,9 +68,18 @@ void OtherApis::CountMessageTokens(Call call) {
 
 void OtherApis::Ollama(Call call, OllamaRoute route) {
   auto translated = ChatOfOllama(call.request.body, route);
-  Answer(std::move(call), std::move(translated), [&](auto inner, const std::string& ignored) {
-    return std::make_shared<OllamaReply>(std::move(inner), ignored, route);
-  });
+  Answer(std::move(call), std::move(translated), routes_.chat,
+         [&](auto inner, const std::string& ignored) {
+           return std::make_shared<OllamaReply>(std::move(inner), ignored, route);
+         });
+}
+
+void OtherApis::OllamaEmbed(Call call, OllamaEmbedRoute route) {
+  auto translated = EmbeddingOfOllama(call.request.body, route);
+  Answer(std::move(call), std::move(translated), routes_.embeddings,
+         [&](auto inner, const std::string& ignored) {
+           return std::make_shared<OllamaEmbedReply>(std::move(inner), ignored, route);
+         });
 }
 
 void OtherApis::OllamaTags(Call call) {

@@ -1,6 +1,6 @@
 // OtherApis: the routes of other APIs, answered by the chat route: POST /v1/messages,
-// /v1/messages/count_tokens, and ollama's under /api. stored/response_routes.h has /v1/responses.
-// Owned by the service; any thread.
+// /v1/messages/count_tokens, and ollama's under /api, whose embeddings are those of /v1/embeddings.
+// stored/response_routes.h has /v1/responses. Owned by the service; any thread.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,8 @@ namespace millrace::serve {
 
 // What the service does for them.
 struct ChatRoutes {
-  std::function<void(Call)> chat;  // POST /v1/chat/completions
+  std::function<void(Call)> chat;        // POST /v1/chat/completions
+  std::function<void(Call)> embeddings;  // POST /v1/embeddings
   // The loaded model, or null after a 503 has been sent.
   std::function<std::shared_ptr<ModelContext>(const Call&)> loaded;
   // The same, without an answer.
@@ -37,12 +38,15 @@ class OtherApis {
  private:
   using ReplyMaker = std::shared_ptr<net::HttpReply>(std::shared_ptr<net::HttpReply> inner,
                                                      const std::string& ignored);
-  // Answers the translated request, or its error, through the reply that `reply_for` makes.
-  void Answer(Call call, Parsed<TranslatedRequest> translated,
-              const std::function<ReplyMaker>& reply_for);
+  // Answers the translated request, or its error, by `route` and through the reply that `reply_for`
+  // makes.
+  static void Answer(Call call, Parsed<TranslatedRequest> translated,
+                     const std::function<void(Call)>& route,
+                     const std::function<ReplyMaker>& reply_for);
   void Messages(Call call);
   void CountMessageTokens(Call call);
   void Ollama(Call call, OllamaRoute route);
+  void OllamaEmbed(Call call, OllamaEmbedRoute route);
   void OllamaTags(Call call);
   void OllamaShow(Call call);
 

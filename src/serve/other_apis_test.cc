@@ -247,5 +247,25 @@ TEST(OpenApi, TheExamplesOfTheDocumentAreAnswered) {
   EXPECT_GE(examples, 8);
 }
 
+TEST(Ollama, Embeddings) {
+  TestServer server;
+  Json answer = server.Call("/api/embed",
+                            {{"model", "tiny:latest"}, {"input", {"aab", "c"}}, {"dimensions", 3}});
+  EXPECT_EQ(answer["model"], "tiny");
+  EXPECT_EQ(answer["prompt_eval_count"], 4);
+  ASSERT_EQ(answer["embeddings"].size(), 2u);
+  EXPECT_EQ(answer["embeddings"][1], Json({0.0, 0.0, 1.0}));
+  EXPECT_EQ(server.Call("/api/embed", {{"input", "c"}})["embeddings"].size(), 1u);
+  EXPECT_EQ(server.Call("/api/embeddings", {{"prompt", "b"}})["embedding"],
+            Json({0.0, 1.0, 0.0, 0.0}));
+  // What does not fit is cut off at the end, unless that is refused.
+  Json body = {{"input", "b" + std::string(256, 'c')}};
+  EXPECT_GT(server.Call("/api/embed", body)["embeddings"][0][1], 0.0);
+  body["truncate"] = false;
+  EXPECT_TRUE(server.Call("/api/embed", body, 400)["error"].is_string());
+  EXPECT_TRUE(server.Call("/api/embed", {{"input", 5}}, 400)["error"].is_string());
+  EXPECT_TRUE(server.Call("/api/embeddings", {{"prompt", ""}}, 400)["error"].is_string());
+}
+
 }  // namespace
 }  // namespace millrace::serve

@@ -221,4 +221,40 @@ std::vector<TokenId> ReadTokenIds(FieldReader& reader, const char* field, const 
   return tokens;
 }
 
+void ReadPrompts(FieldReader& reader, const char* field, int vocab_size,
+                 std::vector<Prompt>& prompts) {
+  const Json* given = reader.Find(field);
+  if (given == nullptr) return reader.Fail(field, fmt::format("{} is required", field));
+  if (given->is_string()) {
+    prompts.emplace_back(given->get<std::string>());
+    return;
+  }
+  if (!given->is_array() || given->empty()) {
+    return reader.Fail(field, fmt::format("{} must be a string, a list of strings, a list of token "
+                                          "ids or a list of lists of token ids, got {}",
+                                          field, Describe(*given)));
+  }
+  if (given->front().is_number()) {
+    prompts.emplace_back(ReadTokenIds(reader, field, field, *given, vocab_size));
+    return;
+  }
+  if (given->size() > kPromptsMax) {
+    return reader.Fail(field, fmt::format("{} has {} prompts, the limit is {}", field,
+                                          given->size(), kPromptsMax));
+  }
+  const bool texts = given->front().is_string();
+  for (const Json& item : *given) {
+    const std::string where = fmt::format("{}[{}]", field, prompts.size());
+    if (texts && item.is_string()) {
+      prompts.emplace_back(item.get<std::string>());
+    } else if (!texts && item.is_array() && !item.empty()) {
+      prompts.emplace_back(ReadTokenIds(reader, field, where, item, vocab_size));
+    } else {
+      return reader.Fail(field,
+                         fmt::format("{} must be {}, got {}", where,
+                                     texts ? "a string" : "a list of token ids", Describe(item)));
+    }
+  }
+}
+
 }  // namespace millrace::serve

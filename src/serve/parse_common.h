@@ -31,6 +31,10 @@ void RefuseUnsupportedConversation(FieldReader& reader);
 std::vector<TokenId> ReadTokenIds(FieldReader& reader, const char* field, const std::string& where,
                                   const Json& list, int vocab_size);
 
+// Reads a required field: a text, token ids, a list of texts, or a list of lists of token ids.
+void ReadPrompts(FieldReader& reader, const char* field, int vocab_size,
+                 std::vector<Prompt>& prompts);
+
 // Reads tools, tool_choice and parallel_tool_calls. `text` is the body that the reader's object was
 // parsed from.
 void ReadTools(FieldReader& reader, std::string_view text, ToolUse& use);

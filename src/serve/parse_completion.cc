@@ -11,43 +11,6 @@
 namespace millrace::serve {
 namespace {
 
-// A string, token ids, a list of strings, or a list of lists of token ids.
-void ReadPrompt(FieldReader& reader, int vocab_size, std::vector<Prompt>& prompts) {
-  const Json* prompt = reader.Find("prompt");
-  if (prompt == nullptr) return reader.Fail("prompt", "prompt is required");
-  if (prompt->is_string()) {
-    prompts.emplace_back(prompt->get<std::string>());
-    return;
-  }
-  if (!prompt->is_array() || prompt->empty()) {
-    return reader.Fail("prompt",
-                       fmt::format("prompt must be a string, a list of strings, a list of "
-                                   "token ids or a list of lists of token ids, got {}",
-                                   Describe(*prompt)));
-  }
-  if (prompt->front().is_number()) {
-    prompts.emplace_back(ReadTokenIds(reader, "prompt", "prompt", *prompt, vocab_size));
-    return;
-  }
-  if (prompt->size() > kPromptsMax) {
-    return reader.Fail("prompt", fmt::format("prompt has {} prompts, the limit is {}",
-                                             prompt->size(), kPromptsMax));
-  }
-  const bool texts = prompt->front().is_string();
-  for (const Json& item : *prompt) {
-    const std::string where = fmt::format("prompt[{}]", prompts.size());
-    if (texts && item.is_string()) {
-      prompts.emplace_back(item.get<std::string>());
-    } else if (!texts && item.is_array() && !item.empty()) {
-      prompts.emplace_back(ReadTokenIds(reader, "prompt", where, item, vocab_size));
-    } else {
-      return reader.Fail("prompt",
-                         fmt::format("{} must be {}, got {}", where,
-                                     texts ? "a string" : "a list of token ids", Describe(item)));
-    }
-  }
-}
-
 void ReadLengths(FieldReader& reader, CompletionRequest& request) {
   SamplingParams& params = request.options.params;
   std::optional<int> max_tokens = kCompletionMaxTokensDefault;
@@ -67,7 +30,7 @@ Parsed<CompletionRequest> ParseCompletionRequest(std::string_view body,
   FieldReader reader(std::get<Json>(parsed));
   SamplingParams& params = request.options.params;
   ReadEnvelope(reader, request.options);
-  ReadPrompt(reader, context.vocab_size, request.prompts);
+  ReadPrompts(reader, "prompt", context.vocab_size, request.prompts);
   if (request.options.metrics && request.prompts.size() > 1) {
     reader.Fail("return_metrics",
                 fmt::format("return_metrics is for one prompt, this request has {}",

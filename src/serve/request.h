@@ -31,8 +31,9 @@ struct SamplingDefaults {
 };
 
 struct ParseContext {
-  int vocab_size = 0;     // rows of the embedding matrix
-  int max_model_len = 0;  // prompt and output tokens together
+  int vocab_size = 0;      // rows of the embedding matrix
+  int max_model_len = 0;   // prompt and output tokens together
+  int embedding_size = 0;  // numbers of a vector
   SamplingDefaults defaults;
   bool parse_special_default = false;
   bool finds_tool_calls = false;  // the model's way to write them is known
@@ -113,6 +114,47 @@ struct DetokenizeRequest {
   std::string ignored;  // IgnoredHeaderValue
 };
 
+// A text to make a vector of, and the field that it comes from, for errors: "input[2]".
+struct VectorInput {
+  Prompt prompt;
+  std::string where;
+};
+
+// What the routes that make vectors have in common.
+struct VectorOptions {
+  std::string model;
+  Pooling pooling = Pooling::kLast;
+  bool add_special_tokens = true;
+  bool parse_special = false;
+  std::optional<int> truncate_to;  // tokens
+  bool keeps_end = true;           // of a text that is truncated
+  int priority = 0;
+  std::string cache_salt;
+  std::string ignored;  // IgnoredHeaderValue
+};
+
+struct EmbeddingRequest {
+  VectorOptions options;
+  std::vector<VectorInput> inputs;  // at least one
+  bool base64 = false;
+  std::optional<int> dimensions;
+  bool normalize = true;
+};
+
+// Compares inputs[i] with inputs[first + i], or inputs[0] with all others if `first` is 1.
+struct ScoreRequest {
+  VectorOptions options;
+  std::vector<VectorInput> inputs;  // the first texts, then the second ones
+  size_t first = 1;
+};
+
+struct RerankRequest {
+  VectorOptions options;
+  std::vector<VectorInput> inputs;  // the query, then the documents
+  std::optional<int> top_n;         // none: all
+  bool return_documents = true;
+};
+
 template <typename T>
 using Parsed = std::variant<T, ApiError>;
 
@@ -123,6 +165,9 @@ Parsed<ChatRequest> ParseChatRequest(std::string_view body, const ParseContext& 
 Parsed<TokenizeRequest> ParseTokenizeRequest(std::string_view body, const ParseContext& context);
 Parsed<DetokenizeRequest> ParseDetokenizeRequest(std::string_view body,
                                                  const ParseContext& context);
+Parsed<EmbeddingRequest> ParseEmbeddingRequest(std::string_view body, const ParseContext& context);
+Parsed<ScoreRequest> ParseScoreRequest(std::string_view body, const ParseContext& context);
+Parsed<RerankRequest> ParseRerankRequest(std::string_view body, const ParseContext& context);
 
 // Checks that each prompt fits into the model's context and that the request fits into the budgets
 // of limits.h, once the lengths of the prompts are known. The result has max_tokens per prompt: the

@@ -98,6 +98,12 @@ bool Service::Drain(Duration limit) { return impl_->Drain(limit); }
 Service::Impl::Impl(ServiceOptions options, const Clock& clock)
     : options_(std::move(options)),
       clock_(clock),
+      vectors_(
+          {.loaded = [this](const Call& call) { return LoadedOrReply(call); },
+           .draining = [this] { return state_ == ServiceState::kDraining; },
+           .served_name = [this](const std::string& asked) { return ServedName(asked); },
+           .new_id =
+               [this](const std::string& prefix) { return NewId(prefix, next_id_.fetch_add(1)); }}),
       other_apis_(RoutesForOthers()),
       text_(RoutesForOthers()),
       keeper_(options_.resumable.enabled ? std::make_unique<StreamKeeper>(options_.resumable, clock)
@@ -124,6 +130,7 @@ Service::Impl::Impl(ServiceOptions options, const Clock& clock)
 
 ChatRoutes Service::Impl::RoutesForOthers() {
   return {.chat = [this](Call call) { ChatCompletions(std::move(call)); },
+          .embeddings = [this](Call call) { vectors_.Embeddings(std::move(call)); },
           .loaded = [this](const Call& call) { return LoadedOrReply(call); },
           .loaded_now = [this] { return model_context(); },
           .new_id = [this](const std::string& prefix) { return NewId(prefix, next_id_++); },
@@ -139,6 +146,7 @@ void Service::Impl::AddRoutes() {
   };
   add("POST", "/v1/completions", Access::kKeyed, &Impl::Completions);
   add("POST", "/v1/chat/completions", Access::kKeyed, &Impl::ChatCompletions);
+  vectors_.AddTo(routes_);
   other_apis_.AddTo(routes_);
   text_.AddTo(routes_);
   stored_.AddTo(routes_);
@@ -273,6 +281,7 @@ Status Service::Impl::Inflate(Call& call, size_t bytes_max) {
 void Service::Impl::Ready(ServedModel model) {
   ParseContext context{.vocab_size = model.spec.vocab_size,
                        .max_model_len = model.max_model_len,
+                       .embedding_size = model.spec.embedding_size,
                        .defaults = model.defaults,
                        .parse_special_default = options_.parse_special_in_prompts,
                        .finds_tool_calls = model.tool_format != nullptr};

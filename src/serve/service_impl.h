@@ -18,6 +18,7 @@
 #include "serve/stream_keeper.h"
 #include "serve/stream_pings.h"
 #include "serve/text_routes.h"
+#include "serve/vector_routes.h"
 #include "text/tokenizer.h"
 
 namespace millrace::serve {
@@ -112,6 +113,7 @@ class Service::Impl {
   const ServiceOptions options_;
   const Clock& clock_;
   RouteTable routes_;
+  VectorRoutes vectors_;
   OtherApis other_apis_;
   TextRoutes text_;
   const std::unique_ptr<StreamKeeper> keeper_;       // null: streams end with their connection

@@ -118,7 +118,10 @@ class Player {
     }
     StepResult result{.id = commit.id};
     for (size_t i = 0; i < commit.tokens.size(); ++i) {
-      result.sequences.push_back({.id = in_flight_->parts[i].id, .token = commit.tokens[i]});
+      SequenceResult& sequence = result.sequences.emplace_back();
+      sequence.id = in_flight_->parts[i].id;
+      sequence.token = commit.tokens[i];
+      if (!sequence.token) sequence.pooled = {0};  // vectors are not logged, and decide nothing
       report_.tokens += commit.tokens[i].has_value();
     }
     in_flight_.reset();

@@ -23,38 +23,73 @@ TokenId HashModel::Sample(uint64_t state, int position, int generated, const Sam
   return token;
 }
 
+namespace {
+
+// The states after the last layer, token after token.
+class HashContext {
+ public:
+  explicit HashContext(const HashModel& model)
+      : model_(model), sums_(static_cast<size_t>(model.num_layers)) {}
+  uint64_t Add(TokenId token) {
+    uint64_t state = model_.Embed(token, position_);
+    for (int layer = 0; layer < model_.num_layers; ++layer) {
+      uint64_t& sum = sums_[static_cast<size_t>(layer)];
+      for (int head = 0; head < model_.heads; ++head) {
+        const uint64_t slot = HashModel::KeyValue(layer, head, state, position_);
+        sum += HashModel::Share(slot, head, position_);
+      }
+      state = HashModel::NextState(layer, state, sum);
+    }
+    ++position_;
+    return state;
+  }
+  int position() const { return position_; }
+
+ private:
+  const HashModel& model_;
+  std::vector<uint64_t> sums_;
+  int position_ = 0;
+};
+
+}  // namespace
+
+std::vector<float> HashVector(const HashModel& model, std::span<const TokenId> prompt,
+                              Pooling pooling) {
+  HashContext context(model);
+  std::vector<double> sum;
+  for (TokenId token : prompt) {
+    const std::vector<float> numbers = HashModel::Numbers(context.Add(token));
+    if (pooling == Pooling::kLast) sum.clear();
+    sum.resize(numbers.size());
+    for (size_t i = 0; i < numbers.size(); ++i) sum[i] += static_cast<double>(numbers[i]);
+  }
+  const auto states = pooling == Pooling::kLast ? 1.0 : static_cast<double>(prompt.size());
+  std::vector<float> vector;
+  for (const double number : sum) vector.push_back(static_cast<float>(number / states));
+  return vector;
+}
+
 std::vector<TokenId> HashReference(const HashModel& model, std::span<const TokenId> prompt,
                                    const SamplingParams& params, uint64_t seed, int output_limit,
                                    std::span<const TokenId> eos_token_ids,
                                    std::span<const TokenId> begun) {
-  std::vector<uint64_t> sums(model.num_layers);
+  if (params.pools()) return {};
+  HashContext context(model);
   uint64_t state = 0;
-  int position = 0;
-  const auto add = [&](TokenId token) {
-    state = model.Embed(token, position);
-    for (int layer = 0; layer < model.num_layers; ++layer) {
-      for (int head = 0; head < model.heads; ++head) {
-        const uint64_t slot = HashModel::KeyValue(layer, head, state, position);
-        sums[layer] += HashModel::Share(slot, head, position);
-      }
-      state = HashModel::NextState(layer, state, sums[layer]);
-    }
-    ++position;
-  };
-  for (TokenId token : prompt) add(token);
+  for (TokenId token : prompt) state = context.Add(token);
   std::vector<TokenId> output(begun.begin(), begun.end());
-  for (TokenId token : output) add(token);
+  for (TokenId token : output) state = context.Add(token);
   const auto matcher = HashGrammars(model.vocab_size).MatcherOf(params.grammar);
   for (;;) {
     const int generated = static_cast<int>(output.size());
     std::span<const uint32_t> allowed;
     if (!params.grammar.empty()) allowed = *matcher->Allowed(output);
     output.push_back(
-        model.Sample(state, position, generated, params, seed, eos_token_ids, allowed));
+        model.Sample(state, context.position(), generated, params, seed, eos_token_ids, allowed));
     if (sched::FinishAfter(output.back(), generated + 1, output_limit, params, eos_token_ids)) {
       return output;
     }
-    add(output.back());
+    state = context.Add(output.back());
   }
 }
 

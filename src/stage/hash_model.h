@@ -41,12 +41,21 @@ struct HashModel {
   static uint64_t NextState(int layer, uint64_t state, uint64_t sum) {
     return Mix64(state ^ Mix64(sum + static_cast<uint64_t>(layer)));
   }
+  // The last layer's state of a token as numbers, which a vector is made of.
+  static std::vector<float> Numbers(uint64_t state) {
+    return {static_cast<float>(UnitDouble(Mix64(state))),
+            static_cast<float>(UnitDouble(Mix64(state + 1)))};
+  }
   // The token at `position` from the last layer's state at the position before. EOS and stop tokens
   // are not chosen before min_tokens. `allowed`: as of TokenMatcher; empty: all.
   TokenId Sample(uint64_t state, int position, int generated, const SamplingParams& params,
                  uint64_t sequence_seed, std::span<const TokenId> eos_token_ids,
                  std::span<const uint32_t> allowed = {}) const;
 };
+
+// The vector of a prompt by definition.
+std::vector<float> HashVector(const HashModel& model, std::span<const TokenId> prompt,
+                              Pooling pooling);
 
 // The output of one sequence by definition, end included, without blocks or a schedule. `seed` is
 // the sequence's; `output_limit` is what max_tokens and the model's length leave. `begun`: the

@@ -138,8 +138,12 @@ void HashStage::MoveBlocks(Pipeline& pipeline, const StepPlan& plan) const {
 // As SamplingState does.
 void HashStage::RecordOutputs(Pipeline& pipeline, const StagePart& part) {
   if (!part.layers) {
-    for (const SequenceId id : part.plan->released) pipeline.outputs.erase(id);
+    for (const SequenceId id : part.plan->released) {
+      pipeline.outputs.erase(id);
+      pipeline.poolers.erase(id);
+    }
     for (const SequenceStart& start : part.plan->started) {
+      if (start.params->pools()) pipeline.poolers.try_emplace(start.id, start.params->pooling);
       if (start.params->grammar.empty()) continue;
       pipeline.outputs[start.id] = start.output ? *start.output : std::vector<TokenId>();
     }
@@ -248,6 +252,27 @@ SequenceResult HashStage::SampleOf(const Pipeline& pipeline, const SequenceView&
   return result;
 }
 
+SequenceResult HashStage::PoolOf(Pipeline& pipeline, const SequenceView& sequence,
+                                 std::span<const uint64_t> states) {
+  SequenceResult result;
+  result.id = sequence.id;
+  if (sequence.logits == LogitsWanted::kNone) return result;
+  Pooler& pooler = pipeline.poolers.at(sequence.id);
+  const int prompt_tokens = static_cast<int>(sequence.started->prompt->size());
+  for (int p = sequence.start; p < sequence.end(); ++p) {
+    if (!pooler.Wants(p, prompt_tokens)) continue;
+    pooler.Add(p, HashModel::Numbers(states[static_cast<size_t>(p - sequence.start)]));
+  }
+  if (sequence.end() < prompt_tokens) return result;
+  auto vector = pooler.Vector(prompt_tokens);
+  if (vector.ok()) {
+    result.pooled = std::move(*vector);
+  } else {
+    result.error = vector.status();
+  }
+  return result;
+}
+
 void HashStage::End(Batch& batch) const {
   StagePart& part = *batch.part;
   if (!part.TokensOut(batch.pipeline->options)) {
@@ -257,7 +282,9 @@ void HashStage::End(Batch& batch) const {
   }
   std::span<const uint64_t> states = batch.states;
   for (const SequenceView& s : part.sequences) {
-    part.result.sequences.push_back(SampleOf(*batch.pipeline, s, states.first(s.tokens.size())));
+    const auto its = states.first(s.tokens.size());
+    part.result.sequences.push_back(s.started->params->pools() ? PoolOf(*batch.pipeline, s, its)
+                                                               : SampleOf(*batch.pipeline, s, its));
     states = states.subspan(s.tokens.size());
   }
 }

@@ -13,6 +13,7 @@
 
 #include "base/mutex.h"
 #include "stage/hash_model.h"
+#include "stage/pooler.h"
 #include "stage/stage.h"
 
 namespace millrace::stage {
@@ -55,6 +56,7 @@ class HashStage : public Stage {
     std::vector<uint64_t> device, host;  // [layer][block * block_size + offset][head]
     // Of the constrained sequences, at the last hop.
     std::map<SequenceId, std::vector<TokenId>> outputs;
+    std::map<SequenceId, Pooler> poolers;  // of sequences that ask for a vector, at the last hop
   };
   // One part while it runs.
   struct Batch {
@@ -82,6 +84,9 @@ class HashStage : public Stage {
   static void KeepEntering(Batch& batch, int layer);
   SequenceResult SampleOf(const Pipeline& pipeline, const SequenceView& sequence,
                           std::span<const uint64_t> states) const;
+
+  static SequenceResult PoolOf(Pipeline& pipeline, const SequenceView& sequence,
+                               std::span<const uint64_t> states);
 
   HashModel model_;
   LayerRange layers_;

@@ -76,7 +76,8 @@ SamplingState::SamplingState(const SequenceStart& start, GrammarSource* grammars
     : params_(start.params),
       seed_(start.seed),
       prompt_tokens_(static_cast<int>(start.prompt->size())),
-      tokens_(*start.prompt) {
+      tokens_(*start.prompt),
+      pooler_(params_->pooling) {
   if (start.output) tokens_.insert(tokens_.end(), start.output->begin(), start.output->end());
   if (grammars != nullptr && !params_->grammar.empty()) {
     matcher_ = grammars->MatcherOf(params_->grammar);

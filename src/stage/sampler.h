@@ -17,6 +17,7 @@
 #include "core/output_grammar.h"
 #include "core/sampling_params.h"
 #include "core/step_plan.h"
+#include "stage/pooler.h"
 #include "tensor/sample.h"
 
 namespace millrace::stage {
@@ -43,6 +44,8 @@ class SamplingState {
   // Tokens that may come at `position` (TokenMatcher::Allowed). REQUIRES: the output is
   // constrained.
   Result<std::span<const uint32_t>> AllowedAt(int position);
+  // Of a sequence whose parameters ask for a vector.
+  Pooler& pooler() { return pooler_; }
 
  private:
   std::shared_ptr<const SamplingParams> params_;
@@ -52,6 +55,7 @@ class SamplingState {
   std::unordered_map<TokenId, Count> counts_;
   int counted_ = 0;
   std::unique_ptr<TokenMatcher> matcher_;
+  Pooler pooler_;
 };
 
 // Chooses the token at `position` (= number of tokens before it). `logits` is [vocab] and is

@@ -27,12 +27,17 @@ void SamplingPass::Add(StagePart& part, ModelPipeline& pipeline, int first_row) 
 
 // `row`: the row of the sequence's first token.
 void SamplingPass::AddRows(const SequenceView& sequence, LogitsRow row) {
-  const SamplingState& state = row.pipeline->sampling(sequence.id);
+  SamplingState& state = row.pipeline->sampling(sequence.id);
   const int known = static_cast<int>(state.tokens().size());
   for (int i = 0; i < sequence.num_tokens(); ++i, ++row.row) {
     const bool last = i + 1 == sequence.num_tokens();
     row.position = sequence.start + i + 1;
     row.sample = last && (sequence.logits == LogitsWanted::kLast || row.position >= known);
+    if (state.params().pools()) {
+      const bool wanted = state.pooler().Wants(row.position - 1, state.prompt_tokens());
+      if (wanted || row.sample) pooled_.push_back(row);
+      continue;
+    }
     row.prompt_logprob =
         sequence.logits == LogitsWanted::kAll && row.position < state.prompt_tokens();
     if (row.prompt_logprob || (row.sample && !NeedsTokenOnly(state, row.position))) {
@@ -48,21 +53,28 @@ std::span<const int32_t> SamplingPass::Outputs() {
   outputs_.clear();
   for (const LogitsRow& row : chosen_) outputs_.push_back(row.row);
   for (const LogitsRow& row : read_) outputs_.push_back(row.row);
+  for (const LogitsRow& row : pooled_) outputs_.push_back(row.row);
   return outputs_;
 }
 
 // Runs in groups of as many rows as the model's logits buffer holds; a row's logits do not depend
 // on its group.
 void SamplingPass::Run() {
+  const int most = model_.max_logits_rows();
   const int chosen = static_cast<int>(chosen_.size()), all = static_cast<int>(outputs_.size());
-  for (int first = 0; first < all; first += model_.max_logits_rows()) {
-    const int count = std::min(model_.max_logits_rows(), all - first);
+  const int sampled = all - static_cast<int>(pooled_.size());
+  for (int first = 0; first < sampled; first += most) {
+    const int count = std::min(most, sampled - first);
     const tensor::Rows logits = model_.Head(first, count);
     const int choose = std::clamp(chosen - first, 0, count);
     if (choose > 0) ChooseRows(static_cast<size_t>(first), logits.Slice(0, choose));
     if (choose < count) {
       ReadRows(static_cast<size_t>(first + choose - chosen), logits.Slice(choose, count - choose));
     }
+  }
+  for (int first = sampled; first < all; first += most) {
+    PoolRows(static_cast<size_t>(first - sampled),
+             model_.HeadInput(first, std::min(most, all - first)));
   }
   Drop();
 }
@@ -113,6 +125,29 @@ void SamplingPass::UseRow(const LogitsRow& wanted, std::span<float> logits) {
   }
   result.token = choice->token;
   result.logprobs = std::move(choice->logprobs);
+}
+
+// `first`: of pooled_.
+void SamplingPass::PoolRows(size_t first, tensor::Rows states) {
+  const auto columns = static_cast<size_t>(states.cols), rows = static_cast<size_t>(states.rows);
+  states_.resize(std::max(states_.size(), rows * columns));
+  device_.Read(states, states_.data());
+  for (size_t i = 0; i < rows; ++i) {
+    const LogitsRow& wanted = pooled_[first + i];
+    SequenceResult& result = wanted.part->result.sequences[wanted.result];
+    SamplingState& state = wanted.pipeline->sampling(result.id);
+    const int position = wanted.position - 1;
+    if (state.pooler().Wants(position, state.prompt_tokens())) {
+      state.pooler().Add(position, std::span(states_).subspan(i * columns, columns));
+    }
+    if (!wanted.sample) continue;
+    auto vector = state.pooler().Vector(state.prompt_tokens());
+    if (vector.ok()) {
+      result.pooled = std::move(*vector);
+    } else {
+      result.error = vector.status();
+    }
+  }
 }
 
 }  // namespace millrace::stage

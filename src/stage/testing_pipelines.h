@@ -93,6 +93,9 @@ inline std::vector<TestRequest> MixedRequests(int count, uint64_t seed, int voca
     if (pick(0, 4) == 0) p.prompt_logprobs = pick(0, 2);
     if (pick(0, 3) == 0) p.n = pick(2, 3);
     r.seed = rng.Next();
+    // Not drawn from `rng`, so that the other requests stay the same.
+    const bool alone = p.n == 1 && !p.logprobs && !p.prompt_logprobs;
+    if (alone && r.seed % 3 == 0) p.pooling = r.seed % 2 == 0 ? Pooling::kLast : Pooling::kMean;
   }
   return requests;
 }
@@ -114,6 +117,9 @@ class Answers {
   void Add(const RequestOutput& out) {
     std::string& text = texts_[{out.request.value(), out.index}];
     for (const auto& p : out.prompt_logprobs) text += "prompt " + Describe(p);
+    for (const float number : out.pooled) {
+      text += std::to_string(std::bit_cast<uint32_t>(number)) + " ";
+    }
     for (size_t i = 0; i < out.tokens.size(); ++i) {
       text += std::to_string(out.tokens[i]) + " ";
       if (i < out.logprobs.size()) text += "(" + Describe(out.logprobs[i]) + ") ";

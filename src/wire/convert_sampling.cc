@@ -1,5 +1,6 @@
 // SamplingParams by reflection: a field of the struct is the field with the same name in
 // control.proto.
+#include <fmt/format.h>
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 
@@ -58,6 +59,7 @@ class SamplingWriter {
     if (!value.empty()) reflection_.SetString(&to_, &field, value);
   }
   void Put(const FieldDescriptor& field, bool value) { reflection_.SetBool(&to_, &field, value); }
+  void Put(const FieldDescriptor& field, Pooling value) { Put(field, static_cast<int>(value)); }
   template <typename T>
   void Put(const FieldDescriptor& field, const std::optional<T>& value) {
     if (value) Put(field, *value);
@@ -114,6 +116,12 @@ class SamplingReader {
   Status Get(const SamplingField& field, const FieldDescriptor& from, std::string& value) {
     value = reflection_.GetString(from_, &from);  // Validate bounds it
     return CheckCount(field.name, value.size(), kGrammarBytesMax);
+  }
+  Status Get(const SamplingField& field, const FieldDescriptor& from, Pooling& value) {
+    const uint32_t sent = reflection_.GetUInt32(from_, &from);
+    value = static_cast<Pooling>(sent);
+    if (sent <= static_cast<uint32_t>(Pooling::kMean)) return OkStatus();
+    return InvalidArgument(fmt::format("{}: {} is not known", field.name, sent));
   }
   template <typename T>
   Status Get(const SamplingField& field, const FieldDescriptor& from, std::optional<T>& value) {

@@ -28,6 +28,9 @@ Status TakeSequence(const proto::SequenceResult& from, SequenceResult& out) {
     MR_RETURN_IF_ERROR(
         FromProto(from.prompt_logprobs(i), out.prompt_logprobs[static_cast<size_t>(i)]));
   }
+  MR_RETURN_IF_ERROR(
+      CheckCount("pooled", static_cast<size_t>(from.pooled_size()), kPooledNumbersMax));
+  out.pooled.assign(from.pooled().begin(), from.pooled().end());
   if (from.has_error()) MR_RETURN_WITHIN("error", FromProto(from.error(), out.error));
   return OkStatus();
 }
@@ -63,7 +66,7 @@ void ToProto(const StepResult& from, proto::StepResult& to) {
   const auto& [step, sequences, step_error] = from;
   to.set_id(step.value());
   to.mutable_sequences()->Reserve(static_cast<int>(sequences.size()));
-  for (const auto& [id, token, logprobs, prompt_logprobs, error] : sequences) {
+  for (const auto& [id, token, logprobs, prompt_logprobs, pooled, error] : sequences) {
     proto::SequenceResult& entry = *to.add_sequences();
     entry.set_id(id.value());
     if (token) entry.set_token(static_cast<uint32_t>(*token));
@@ -71,6 +74,7 @@ void ToProto(const StepResult& from, proto::StepResult& to) {
     for (const PositionLogprobs& position : prompt_logprobs) {
       ToProto(position, *entry.add_prompt_logprobs());
     }
+    entry.mutable_pooled()->Add(pooled.begin(), pooled.end());
     if (!error.ok()) ToProto(error, *entry.mutable_error());
   }
   if (!step_error.ok()) ToProto(step_error, *to.mutable_error());

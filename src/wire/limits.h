@@ -16,6 +16,7 @@ inline constexpr size_t kEchoBytesMax = 256 * 1024;  // that an echo carries, or
 inline constexpr size_t kSequencesPerStepMax = 16384;
 inline constexpr size_t kTokensPerStepMax = size_t{1} << 20;
 inline constexpr size_t kPromptTokensMax = size_t{1} << 22;
+inline constexpr size_t kPooledNumbersMax = size_t{1} << 18;  // of one vector
 inline constexpr size_t kBlocksPerMessageMax = size_t{1} << 20;
 inline constexpr size_t kCopiesPerStepMax = size_t{1} << 20;
 

@@ -1,6 +1,6 @@
 // Promise 1: an answer depends on the test request only. The same 200 random requests, greedy and
-// seeded, through the real model, scheduler and cache in every way a busy server may run them: each
-// time the tokens must be the same.
+// seeded or for a vector, through the real model, scheduler and cache in every way a busy server
+// may run them: each time the tokens must be the same.
 #include <gtest/gtest.h>
 
 #include <condition_variable>
@@ -32,7 +32,12 @@ struct Setup {
   sched::PreemptionMode preemption = sched::PreemptionMode::kRecompute;
 };
 
-using Answers = std::map<std::pair<int, int>, std::vector<TokenId>>;  // (request, index) -> tokens
+struct OneAnswer {
+  std::vector<TokenId> tokens;
+  std::vector<float> pooled;
+  friend auto operator<=>(const OneAnswer&, const OneAnswer&) = default;
+};
+using Answers = std::map<std::pair<int, int>, OneAnswer>;  // by request and index
 
 struct Outcome {
   Answers answers;
@@ -58,6 +63,7 @@ std::vector<cluster::GenerationRequest> RandomRequests(int vocab) {
     if (i % 10 == 1) request.params.n = 3;
     if (i % 10 == 3) request.params.top_p = 0.9;
     if (i % 10 == 5) request.params.frequency_penalty = 0.5;
+    if (i % 10 == 7) request.params.pooling = i % 20 == 7 ? Pooling::kLast : Pooling::kMean;
   }
   return requests;
 }
@@ -67,7 +73,8 @@ class Inbox {
   cluster::OutputSink SinkFor(int request) {
     return [this, request](RequestOutput&& output) {
       std::lock_guard lock(mutex_);
-      auto& tokens = answers_[{request, output.index}];
+      auto& [tokens, pooled] = answers_[{request, output.index}];
+      if (!output.pooled.empty()) pooled = std::move(output.pooled);
       tokens.insert(tokens.end(), output.tokens.begin(), output.tokens.end());
       EXPECT_TRUE(output.error.ok()) << output.error.ToString();
       if (output.times) {
@@ -142,9 +149,14 @@ class Invariance : public ::testing::Test {
 };
 
 TEST_F(Invariance, TheReferenceIsNotTrivial) {
-  std::map<std::vector<TokenId>, int> distinct;
-  for (const auto& [key, tokens] : Alone()) ++distinct[tokens];
+  std::map<OneAnswer, int> distinct;
+  size_t vectors = 0;
+  for (const auto& [key, answer] : Alone()) {
+    ++distinct[answer];
+    vectors += !answer.pooled.empty();
+  }
   EXPECT_GT(distinct.size(), 150u);
+  EXPECT_EQ(vectors, 20u);
 }
 
 TEST_F(Invariance, AllTogetherWithTwoThreads) {

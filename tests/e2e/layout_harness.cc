@@ -72,6 +72,10 @@ SamplingParams ParamsOf(int i, Rng& rng) {
   if (i % 8 == 3) params.grammar = AnySchema();
   if (i % 16 == 10) params.grammar = GrammarOf(GrammarKind::kRegex, "[0-9a-f]{2}(:[0-9a-f]{2})*");
   if (i % 10 == 8) params.stop_token_ids = {static_cast<TokenId>(rng.Between(4, 400))};
+  if (i % 20 == 0 || i % 50 == 33) {  // 33: long prompts
+    params.grammar.clear();
+    params.pooling = i % 40 == 0 ? Pooling::kLast : Pooling::kMean;
+  }
   return params;
 }
 
@@ -146,6 +150,10 @@ std::string TextOf(const cluster::StreamAnswers::One& answer) {
     for (const PositionLogprobs& at : sequence.logprobs) Append(text, at);
     if (!sequence.prompt_logprobs.empty()) text += " of the prompt";
     for (const PositionLogprobs& at : sequence.prompt_logprobs) Append(text, at);
+    if (!sequence.pooled.empty()) text += " vector";
+    for (const float number : sequence.pooled) {
+      text += fmt::format(" {:08x}", std::bit_cast<uint32_t>(number));
+    }
     text += ']';
   }
   return text;

@@ -17,14 +17,14 @@ namespace millrace {
 using TestRequests = std::vector<cluster::GenerationRequest>;
 
 // Greedy and seeded by turns; of different lengths, with shared prefixes, several sequences,
-// penalties, log-probabilities, constrained outputs. The same every time.
+// penalties, log-probabilities, constrained outputs, vectors. The same every time.
 const TestRequests& ManyRequests();
 // One greedy, one seeded and constrained, one of two sequences: each of exactly so many tokens.
 inline constexpr int kStreamTokens = 24;
 const TestRequests& FewStreams();
 
 // By one thread of one process, one test request at a time, without a prefix cache. As text:
-// tokens, why they ended, and every bit of every log-probability.
+// tokens, why they ended, and every bit of every log-probability and vector.
 std::vector<std::string> AnswersAlone(const TestRequests& test_requests);
 std::string TextOf(const cluster::StreamAnswers::One& answer);
 

@@ -202,3 +202,19 @@ test("64 streams at once", async () => {
   }));
   assert.deepEqual(new Set(all), new Set([one.choices[0].text]));
 });
+
+test("embeddings", async () => {
+  const input = ["And it came to pass", "Tell me about the sea."];
+  const answer = await client.embeddings.create({ model: "demo", input });
+  assert.deepEqual(answer.data.map((one) => one.index), [0, 1]);
+  for (const [i, text] of input.entries()) {
+    const alone = await client.embeddings.create(
+      { model: "demo", input: text, encoding_format: "float" });
+    assert.deepEqual(Array.from(answer.data[i].embedding), alone.data[0].embedding);
+  }
+  const length = Math.hypot(...answer.data[0].embedding);
+  assert.ok(Math.abs(length - 1) < 1e-5, `${length}`);
+  assert.equal(answer.usage.total_tokens, answer.usage.prompt_tokens);
+  await assert.rejects(client.embeddings.create({ model: "demo", input: [] }),
+    OpenAI.BadRequestError);
+});

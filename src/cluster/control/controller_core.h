@@ -96,7 +96,7 @@ class ControllerCore {
   // Takes a new request or, after a restart, one with `resumed`; its tokens were computed by the
   // class with the fingerprint `computed_by`, "" if that is not known. Ids are never reused.
   // kInvalidArgument: it can never fit. kResourceExhausted: too many requests wait.
-  // kFailedPrecondition: its output is constrained, and a worker cannot do that.
+  // kFailedPrecondition: its output is constrained or a vector, and a worker cannot do that.
   Status Submit(sched::NewRequest request, Time now, std::string_view computed_by = {});
   // Ends the request or its sequence `index`; unknown ones are ignored.
   void Abort(RequestId id, std::optional<int> index, Time now);

@@ -38,7 +38,7 @@ constexpr int kOvertakersMax = 64;
 Status ControllerCore::Submit(sched::NewRequest request, Time now, std::string_view computed_by) {
   const RequestId id = request.id;
   const bool first = requests_.waiting() == 0;
-  if (!request.params->grammar.empty()) MR_RETURN_IF_ERROR(members_.CanConstrain());
+  MR_RETURN_IF_ERROR(members_.CanCompute(*request.params));
   std::optional<BitClass> bits;
   if (!computed_by.empty()) {
     bits = members_.ClassWith(computed_by);
@@ -254,7 +254,8 @@ void ControllerCore::HandleOutputs(Pipeline& pipeline, size_t first, Time now) {
     if (pipeline.role == StageRole::kPrefill) pipeline.scheduler->ReleaseKv(id);
     const bool answered =
         *output.finish == FinishReason::kStop || *output.finish == FinishReason::kLength;
-    if (answered) requests_.Answered(requests_.at(id));
+    const Request& ended = requests_.at(id);
+    if (answered && !ended.spec.params->pools()) requests_.Answered(ended);
     if (transfers_.IsLeaving(pipeline)) ++counters_.drained_finished;
     pipelines_.Remove(pipeline, id);
     Forget(id);

@@ -26,8 +26,8 @@ void ControllerCore::Admit(ConnectionId connection, Join join, Time now) {
   };
   if (const Status ok = members_.CheckJoin(join); !ok.ok()) return refuse(ok, false);
   if (const Status ok = members_.CheckName(join, now); !ok.ok()) return refuse(ok, true);
-  const Status constrained = Membership::CheckConstrained(join, requests_.AnyConstrained());
-  if (!constrained.ok()) return refuse(constrained, true);
+  const Status age = Membership::CheckAge(join, requests_.ProtocolNeeded());
+  if (!age.ok()) return refuse(age, true);
   if (const Worker* older = members_.Find(join.name)) {
     LoseWorker(older->id,
                Unavailable(fmt::format("another process joined as {}", Printable(join.name))), true,

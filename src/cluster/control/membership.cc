@@ -92,21 +92,23 @@ Status Membership::CheckName(const Join& join, Time now) const {
       Printable(join.name), (now - worker.last_beat).seconds()));
 }
 
-Status Membership::CheckConstrained(const Join& join, bool constrained) {
-  if (!constrained || join.identity.protocol.newest >= kProtocolGrammars) return OkStatus();
+Status Membership::CheckAge(const Join& join, int needed) {
+  if (join.identity.protocol.newest >= needed) return OkStatus();
   return Unavailable(
-      "requests with constrained output run, which a worker of this version cannot sample");
+      "requests with constrained output or for embeddings run, which a worker of this version "
+      "cannot compute");
 }
 
-Status Membership::CanConstrain() const {
-  if (!options_.token_table) {
+Status Membership::CanCompute(const SamplingParams& params) const {
+  if (!params.grammar.empty() && !options_.token_table) {
     return FailedPrecondition("output cannot be constrained: the controller has no tokenizer");
   }
   for (const auto& [id, worker] : workers_) {
-    if (worker.join.identity.protocol.newest >= kProtocolGrammars) continue;
-    return FailedPrecondition(fmt::format(
-        "output cannot be constrained while worker {} is of an older version: upgrade it",
-        Printable(worker.join.name)));
+    if (worker.join.identity.protocol.newest >= ProtocolFor(params)) continue;
+    return FailedPrecondition(
+        fmt::format("worker {} is of a version that cannot compute constrained output or "
+                    "embeddings: upgrade it",
+                    Printable(worker.join.name)));
   }
   return OkStatus();
 }

@@ -74,12 +74,12 @@ class Membership {
   // kUnavailable: another process has the name and is alive. Otherwise a worker that still has the
   // name must be removed before this one is added.
   Status CheckName(const Join& join, Time now) const;
-  // kUnavailable: requests with constrained output run, and this worker cannot sample for them.
-  static Status CheckConstrained(const Join& join, bool constrained);
-  // kFailedPrecondition: output cannot be constrained here, or not by every worker. A request may
-  // get to any of them.
-  Status CanConstrain() const;
-  // What the worker needs for it; null: it has that, or is too old.
+  // kUnavailable: requests run that need the protocol `needed`, and this worker is older.
+  static Status CheckAge(const Join& join, int needed);
+  // kFailedPrecondition: a worker, or the controller, cannot do what the request asks for. It may
+  // get to any worker.
+  Status CanCompute(const SamplingParams& params) const;
+  // What the worker needs for constrained output; null: it has that, or is too old.
   const TokenTable* TokensFor(const Worker& worker) const;
   // REQUIRES: both checks passed; the id and the connection are new; nobody has the name.
   const Worker& Add(WorkerId id, ConnectionId connection, Join join, Time now);

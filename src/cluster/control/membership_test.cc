@@ -54,29 +54,58 @@ TEST(Membership, RefusesAnotherVersionModelOrKvLayout) {
   EXPECT_EQ(members.CheckJoin(JoinAs("coordinator")).code(), StatusCode::kInvalidArgument);
 }
 
+SamplingParams Constrained() {
+  SamplingParams params;
+  params.grammar = "regex:a";
+  return params;
+}
+
+SamplingParams Pooled() {
+  SamplingParams params;
+  params.pooling = Pooling::kMean;
+  return params;
+}
+
 // A worker of an older version would ignore what the output must match.
 TEST(Membership, ConstrainedOutputNeedsATableAndWorkersThatKnowIt) {
-  EXPECT_EQ(Membership(OptionsOfModel()).CanConstrain().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Membership(OptionsOfModel()).CanCompute(Constrained()).code(),
+            StatusCode::kFailedPrecondition);
   MembershipOptions options = OptionsOfModel();
   options.token_table = TokenTable{"digest", std::make_shared<const std::string>("bytes")};
   Membership members(options);
-  EXPECT_TRUE(members.CanConstrain().ok());
+  EXPECT_TRUE(members.CanCompute(Constrained()).ok());
   Join join = JoinAs("new");
-  EXPECT_TRUE(Membership::CheckConstrained(join, true).ok());
+  EXPECT_TRUE(Membership::CheckAge(join, kProtocolGrammars).ok());
   EXPECT_EQ(members.TokensFor(members.Add(kFirst, kOne, join, At(0)))->digest, "digest");
-  EXPECT_TRUE(members.CanConstrain().ok());
+  EXPECT_TRUE(members.CanCompute(Constrained()).ok());
   members.Remove(kFirst);
   join.token_table = "digest";
   EXPECT_EQ(members.TokensFor(members.Add(kFirst, kOne, join, At(0))), nullptr);
 
   Join old = JoinAs("old", 2);
   old.identity.protocol = {5, 5};
-  EXPECT_TRUE(Membership::CheckConstrained(old, false).ok());
-  EXPECT_EQ(Membership::CheckConstrained(old, true).code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(Membership::CheckAge(old, kProtocolVersionOldest).ok());
+  EXPECT_EQ(Membership::CheckAge(old, kProtocolGrammars).code(), StatusCode::kUnavailable);
   EXPECT_EQ(members.TokensFor(members.Add(kSecond, kTwo, old, At(0))), nullptr);
-  EXPECT_NE(members.CanConstrain().message().find("old"), std::string::npos);
+  EXPECT_NE(members.CanCompute(Constrained()).message().find("old"), std::string::npos);
   members.Remove(kSecond);
-  EXPECT_TRUE(members.CanConstrain().ok());
+  EXPECT_TRUE(members.CanCompute(Constrained()).ok());
+}
+
+// It would return a token in place of the vector.
+TEST(Membership, EmbeddingsNeedWorkersThatKnowThem) {
+  Membership members(OptionsOfModel());
+  EXPECT_TRUE(members.CanCompute(Pooled()).ok());
+  members.Add(kFirst, kOne, JoinAs("new"), At(0));
+  EXPECT_TRUE(members.CanCompute(Pooled()).ok());
+  Join old = JoinAs("old", 2);
+  old.identity.protocol = {5, 5};
+  EXPECT_EQ(Membership::CheckAge(old, ProtocolFor(Pooled())).code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(Membership::CheckAge(old, ProtocolFor({})).ok());
+  members.Add(kSecond, kTwo, old, At(0));
+  EXPECT_TRUE(members.CanCompute({}).ok());
+  EXPECT_EQ(members.CanCompute(Pooled()).code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(members.CanCompute(Pooled()).message().find("old"), std::string::npos);
 }
 
 TEST(Membership, TheFingerprintIsOfAllThatDecidesTheBits) {

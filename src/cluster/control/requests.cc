@@ -13,7 +13,8 @@ Status Requests::Add(sched::NewRequest request, Time now) {
   const RequestId id = request.id;
   MR_CHECK(!all_.contains(id)) << "request " << id << " twice";
   const auto prompt_tokens = static_cast<int>(request.prompt->size());
-  if (prompt_tokens >= options_.max_model_len) {
+  const int prompt_tokens_max = options_.max_model_len - (request.params->pools() ? 0 : 1);
+  if (prompt_tokens > prompt_tokens_max) {
     return InvalidArgument(fmt::format("the prompt has {} tokens, the model's context has {}",
                                        prompt_tokens, options_.max_model_len));
   }
@@ -133,7 +134,7 @@ void Requests::Filter(PipelineId pipeline, std::vector<RequestOutput>& outputs, 
     Request& request = found->second;
     request.delivered += static_cast<int64_t>(output.tokens.size());
     if (output.finish) request.ended.push_back(output.index);
-    const bool begins = !output.tokens.empty() && std::exchange(request.prefilling, false);
+    const bool begins = output.yields() && std::exchange(request.prefilling, false);
     if (begins || output.times.has_value()) notable.push_back(kept);
     if (kept != i) outputs[kept] = std::move(output);
     ++kept;
@@ -142,7 +143,7 @@ void Requests::Filter(PipelineId pipeline, std::vector<RequestOutput>& outputs, 
 }
 
 bool Requests::BeginsClass(BitClass bits, const RequestOutput& output) {
-  return !output.tokens.empty() &&
+  return output.yields() &&
          std::exchange(all_.at(output.request).bits, bits) != std::optional(bits);
 }
 

@@ -86,10 +86,13 @@ class Requests {
   const std::unordered_map<RequestId, Request>& all() const { return all_; }
   size_t size() const { return all_.size(); }
   size_t waiting() const { return queue_.size(); }
-  // Whether the output of any is constrained.
-  bool AnyConstrained() const {
-    return std::ranges::any_of(
-        all_, [](const auto& entry) { return !entry.second.spec.params->grammar.empty(); });
+  // The oldest protocol whose workers can compute all of them (ProtocolFor).
+  int ProtocolNeeded() const {
+    int needed = kProtocolVersionOldest;
+    for (const auto& [id, request] : all_) {
+      needed = std::max(needed, ProtocolFor(*request.spec.params));
+    }
+    return needed;
   }
   // The requests that wait, by arrival.
   std::vector<RequestId> Queue() const;

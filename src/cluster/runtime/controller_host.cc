@@ -284,6 +284,7 @@ void ControllerHost::FailUnrecorded(const Status& why) {
     output.tokens.clear();
     output.logprobs.clear();
     output.prompt_logprobs.clear();
+    output.pooled.clear();
     output.stop_token.reset();
     output.finish = FinishReason::kError;
     output.error = why;

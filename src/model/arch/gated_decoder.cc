@@ -48,6 +48,10 @@ class GatedDecoder : public Decoder {
   void Head(tensor::Device& device, Rows rows, Rows scratch, Rows logits) override {
     head_.Run(device, Input{rows, &norm_, scratch}, logits);
   }
+  Rows HeadInput(tensor::Device& device, Rows rows, Rows scratch) override {
+    norm_.Run(device, rows, scratch);
+    return scratch;
+  }
 
  private:
   void DeclareBlock(int index, Block& block, WeightPlan& plan) {
@@ -107,7 +111,6 @@ Dims ReadGatedDims(ConfigReader& config) {
   Dims dims;
   dims.spec = ReadCommon(config);
   dims.mlp_columns = 2 * dims.spec.intermediate_size;
-  dims.embed_columns = dims.spec.hidden_size;
   dims.rope = ReadRope(config, dims.spec.head_dim, dims.spec.max_position);
   return dims;
 }

@@ -28,7 +28,6 @@ class Gpt2Decoder : public Decoder {
                                      .positions = "n_positions",
                                      .grouped = false});
     dims_.mlp_columns = dims_.spec.intermediate_size;
-    dims_.embed_columns = dims_.spec.hidden_size;
     epsilon_ = config.Number("layer_norm_epsilon", 0, 1, 1e-5);
     activation_ = config.Activation("activation_function", "gelu_new");
     tied_ = config.Bool("tie_word_embeddings", true);
@@ -76,6 +75,10 @@ class Gpt2Decoder : public Decoder {
 
   void Head(tensor::Device& device, Rows rows, Rows scratch, Rows logits) override {
     head_.Run(device, Input{rows, &norm_, scratch}, logits);
+  }
+  Rows HeadInput(tensor::Device& device, Rows rows, Rows scratch) override {
+    norm_.Run(device, rows, scratch);
+    return scratch;
   }
 
  private:

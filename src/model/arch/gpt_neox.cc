@@ -24,7 +24,6 @@ class GptNeoXDecoder : public Decoder {
     ModelSpec& s = dims_.spec;
     s = ReadCommon(config, {.grouped = false});
     dims_.mlp_columns = s.intermediate_size;
-    dims_.embed_columns = s.hidden_size;
     dims_.rope =
         ReadRope(config, s.head_dim, s.max_position,
                  {.theta = "rotary_emb_base", .partial = "rotary_pct", .default_partial = 0.25});
@@ -72,6 +71,10 @@ class GptNeoXDecoder : public Decoder {
 
   void Head(tensor::Device& device, Rows rows, Rows scratch, Rows logits) override {
     head_.Run(device, Input{rows, &norm_, scratch}, logits);
+  }
+  Rows HeadInput(tensor::Device& device, Rows rows, Rows scratch) override {
+    norm_.Run(device, rows, scratch);
+    return scratch;
   }
 
  private:

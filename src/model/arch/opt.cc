@@ -26,7 +26,7 @@ class OptDecoder : public Decoder {
     ModelSpec& s = dims_.spec;
     s = ReadCommon(config, {.intermediate = "ffn_dim", .grouped = false});
     dims_.mlp_columns = s.intermediate_size;
-    dims_.embed_columns = config.Int("word_embed_proj_dim", 1, kHiddenSizeMax, s.hidden_size);
+    s.embedding_size = config.Int("word_embed_proj_dim", 1, kHiddenSizeMax, s.hidden_size);
     norm_before_ = config.Bool("do_layer_norm_before", true);
     final_norm_ = norm_before_ && !config.Bool("_remove_final_layer_norm", false);
     bias_ = config.Bool("enable_bias", true);
@@ -37,7 +37,7 @@ class OptDecoder : public Decoder {
 
   void Declare(LayerRange layers, WeightPlan& plan) override {
     const ModelSpec& s = dims_.spec;
-    const int narrow = dims_.embed_columns;
+    const int narrow = s.embedding_size;
     first_ = layers.begin;
     blocks_.resize(static_cast<size_t>(layers.size()));
     const std::string at = plan.Prefix({"model.decoder.", "decoder."}, "embed_tokens.weight");
@@ -63,7 +63,7 @@ class OptDecoder : public Decoder {
   void Embed(Pass& pass) override {
     tensor::Device& device = pass.device;
     if (Projects()) {
-      Rows narrow = pass.work.qkv->View(pass.rows(), dims_.embed_columns);
+      Rows narrow = pass.work.qkv->View(pass.rows(), dims_.spec.embedding_size);
       device.Embed(pass.at, *embedding_.rows, narrow);
       project_in_.Run(device, narrow, pass.hidden);
     } else {
@@ -90,21 +90,24 @@ class OptDecoder : public Decoder {
   }
 
   void Head(tensor::Device& device, Rows rows, Rows scratch, Rows logits) override {
+    head_.Run(device, HeadInput(device, rows, scratch), logits);
+  }
+  Rows HeadInput(tensor::Device& device, Rows rows, Rows scratch) override {
     Rows in = rows, free = scratch;
     if (final_norm_) {
       norm_.Run(device, in, free);
       std::swap(in, free);
     }
     if (Projects()) {
-      Rows narrow = free.Columns(0, dims_.embed_columns);
+      Rows narrow = free.Columns(0, dims_.spec.embedding_size);
       project_out_.Run(device, in, narrow);
       in = narrow;
     }
-    head_.Run(device, in, logits);
+    return in;
   }
 
  private:
-  bool Projects() const { return dims_.embed_columns != dims_.spec.hidden_size; }
+  bool Projects() const { return dims_.spec.embedding_size != dims_.spec.hidden_size; }
 
   void AddNorm(WeightPlan& plan, Norm& norm, const std::string& name) {
     plan.Add(norm, name, dims_.spec.hidden_size, NormKind::kLayer, 1e-5, affine_);

@@ -48,6 +48,13 @@ std::vector<TokenId> ContextHashModel::Generate(const std::vector<TokenId>& prom
   return output;
 }
 
+std::vector<float> ContextHashModel::Vector(const std::vector<TokenId>& prompt) {
+  Fold fold;
+  int position = 0;
+  for (TokenId token : prompt) fold.Add(SlotValue(fold, token, position++));
+  return {static_cast<float>(UnitDouble(fold.value))};
+}
+
 void ContextHashModel::Drop(std::span<const BlockIndex> blocks) {
   for (BlockIndex block : blocks) {
     std::fill_n(device_.begin() + block * options_.block_size, options_.block_size, ~uint64_t{0});
@@ -83,7 +90,10 @@ void ContextHashModel::Pull(const ContextHashModel& from, std::span<const BlockI
 }
 
 StepResult ContextHashModel::Run(const StepPlan& plan) {
-  for (SequenceId id : plan.released) tokens_.erase(id);
+  for (SequenceId id : plan.released) {
+    tokens_.erase(id);
+    pooled_.erase(id);
+  }
   for (const SequenceStart& start : plan.started) {
     std::vector<TokenId>& tokens = tokens_[start.id] = *start.prompt;
     if (start.output) tokens.insert(tokens.end(), start.output->begin(), start.output->end());
@@ -125,6 +135,17 @@ SequenceResult ContextHashModel::RunSequence(const SequenceView& sequence) {
   if (sequence.logits == LogitsWanted::kNone) return result;
   const SamplingParams& params = *start.params;
   const int position = sequence.end();
+  if (params.pools()) {
+    int& given = pooled_[sequence.id];
+    if (sequence.logits == LogitsWanted::kAll && sequence.start <= given) {
+      given = std::max(given, position);
+    }
+    const bool whole = params.pooling == Pooling::kLast || given == prompt_tokens;
+    if (position == prompt_tokens && whole) {
+      result.pooled = {static_cast<float>(UnitDouble(fold.value))};
+    }
+    return result;
+  }
   const auto output = std::span<const TokenId>(tokens).subspan(
       prompt_tokens, std::max(position - prompt_tokens, 0));
   result.token = Sample(fold, position, output, params, start.seed);

@@ -46,6 +46,9 @@ class ContextHashModel {
   std::vector<TokenId> Generate(const std::vector<TokenId>& prompt, const SamplingParams& params,
                                 uint64_t seed, int count) const;
 
+  // The vector of a prompt alone, for every pooling.
+  static std::vector<float> Vector(const std::vector<TokenId>& prompt);
+
   // Performs a pull: copies slots of tokens [first, end) from another model's blocks into this
   // one's. The tables are complete; both models have the same block size.
   void Pull(const ContextHashModel& from, std::span<const BlockIndex> from_table,
@@ -77,6 +80,8 @@ class ContextHashModel {
   std::vector<uint64_t> host_;
   SequenceTables tables_;
   std::unordered_map<SequenceId, std::vector<TokenId>> tokens_;  // as far as sent
+  // Leading tokens whose states were wanted, of sequences that ask for a vector.
+  std::unordered_map<SequenceId, int> pooled_;
 };
 
 }  // namespace millrace::sched

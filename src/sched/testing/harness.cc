@@ -127,7 +127,8 @@ StepResult Harness::Run(const StepPlan& plan) {
   for (size_t layer = 1; layer < models_.size(); ++layer) {
     const StepResult other = models_[layer].Run(plan);
     for (size_t i = 0; i < result.sequences.size(); ++i) {
-      MR_CHECK(result.sequences[i].token == other.sequences[i].token)
+      MR_CHECK(result.sequences[i].token == other.sequences[i].token &&
+               result.sequences[i].pooled == other.sequences[i].pooled)
           << "layer " << layer << " has other KV of sequence " << result.sequences[i].id
           << " in step " << plan.id;
     }
@@ -161,6 +162,7 @@ void Harness::Collect() {
     outcome.logprobs.insert(outcome.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
     outcome.prompt_logprobs.insert(outcome.prompt_logprobs.end(), output.prompt_logprobs.begin(),
                                    output.prompt_logprobs.end());
+    outcome.pooled = output.pooled;
     outcome.finish = output.finish;
     outcome.ended = output.finish || output.times;
     outcome.error = output.error;

@@ -29,6 +29,7 @@ struct SequenceOutcome {
   std::vector<TokenId> tokens;
   std::vector<PositionLogprobs> logprobs;
   std::vector<PositionLogprobs> prompt_logprobs;
+  std::vector<float> pooled;
   std::optional<FinishReason> finish;
   bool ended = false;  // without a reason: stopped after its prompt
   int cached_prompt_tokens = 0;

@@ -23,6 +23,7 @@ inline constexpr int kMovesBlockSize = 4;
 struct Delivered {
   std::vector<TokenId> tokens;
   size_t prompt_logprobs = 0;
+  std::vector<float> pooled;
   bool finished = false;
   bool aborted = false;
 };
@@ -352,6 +353,7 @@ class MovingWorld {
         ASSERT_FALSE(delivered.finished);
         for (const TokenId token : output.tokens) delivered.tokens.push_back(token);
         delivered.prompt_logprobs += output.prompt_logprobs.size();
+        if (!output.pooled.empty()) delivered.pooled = output.pooled;
         delivered.finished = output.finish.has_value();
         job.ended = output.times.has_value();
         ASSERT_TRUE(output.error.ok());
@@ -371,6 +373,7 @@ class MovingWorld {
           continue;
         }
         ASSERT_EQ(delivered.tokens, expected) << "request " << id << ", " << k;
+        ASSERT_EQ(delivered.pooled, ExpectedVector(job.test_request)) << "request " << id;
         ASSERT_EQ(delivered.prompt_logprobs,
                   job.test_request.params.prompt_logprobs ? job.test_request.prompt.size() - 1 : 0);
       }

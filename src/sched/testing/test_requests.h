@@ -40,6 +40,11 @@ inline std::vector<TestRequest> RandomRequests(Rng& rng, int count, int prompt_m
     if (rng.Between(0, 3) == 0) q.params.stop_token_ids = {11, 13};
     if (rng.Between(0, 3) == 0) q.params.frequency_penalty = 0.5;
     q.seed = rng.Next();
+    // Not drawn from `rng`, so that the other requests stay the same.
+    const bool alone = q.params.n == 1 && !q.params.logprobs && !q.params.prompt_logprobs;
+    if (alone && q.seed % 3 == 0) {
+      q.params.pooling = q.seed % 2 == 0 ? Pooling::kLast : Pooling::kMean;
+    }
     test_requests.push_back(std::move(q));
   }
   return test_requests;
@@ -47,6 +52,7 @@ inline std::vector<TestRequest> RandomRequests(Rng& rng, int count, int prompt_m
 
 // The whole answer by definition, without a scheduler.
 inline std::vector<TokenId> Expected(const TestRequest& q, int index) {
+  if (q.params.pools()) return {};
   const ContextHashModel model(
       {.vocab_size = kTestRequestVocab, .eos_token_ids = {kTestRequestEos}});
   const auto tokens =
@@ -59,6 +65,10 @@ inline std::vector<TokenId> Expected(const TestRequest& q, int index) {
     }
   }
   return tokens;
+}
+
+inline std::vector<float> ExpectedVector(const TestRequest& q) {
+  return q.params.pools() ? ContextHashModel::Vector(q.prompt) : std::vector<float>();
 }
 
 }  // namespace millrace::sched

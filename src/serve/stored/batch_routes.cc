@@ -16,7 +16,8 @@
 namespace millrace::serve {
 namespace {
 
-constexpr std::array kEndpoints = {"/v1/chat/completions", "/v1/completions", "/v1/responses"};
+constexpr std::array kEndpoints = {"/v1/chat/completions", "/v1/completions", "/v1/responses",
+                                   "/v1/embeddings"};
 constexpr int64_t kHour_s = 3600;
 constexpr int kWindowHoursMax = 168;
 constexpr int kListedUsually = 20;

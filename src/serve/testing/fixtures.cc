@@ -111,6 +111,15 @@ void Gate::Pass() {
   opened_.wait(lock, [this]() MR_REQUIRES(mutex_) { return open_; });
 }
 
+std::vector<float> ReciteVector(const std::vector<TokenId>& prompt, Pooling pooling) {
+  std::vector<float> vector;
+  for (const TokenId letter : {'a', 'b', 'c'}) {
+    vector.push_back(static_cast<float>(std::ranges::count(prompt, letter)));
+  }
+  vector.push_back(pooling == Pooling::kMean ? 1.0f : 0.0f);
+  return vector;
+}
+
 RecitingStage::RecitingStage(std::vector<TokenId> script, Gate* gate)
     : script_(std::move(script)), gate_(gate) {}
 
@@ -159,6 +168,10 @@ SequenceResult RecitingStage::Answer(const SequenceView& sequence) const {
   const auto output = static_cast<size_t>(sequence.end()) - prompt.size();
   if (prompt.front() == kFailingToken) {
     result.error = Internal("logits are not numbers at /secret/path");
+    return result;
+  }
+  if (params.pools()) {
+    result.pooled = ReciteVector(prompt, params.pooling);
     return result;
   }
   result.token = script_[output % script_.size()];
@@ -326,6 +339,7 @@ void TestServer::MakeReady(cluster::Generator* generator, cluster::RecoveredRequ
   model.tool_format = text::FindToolFormat(options_.tool_format);
   model.reasoning_format = text::FindReasoningFormat(options_.reasoning_format);
   model.spec.vocab_size = kTinyVocab;
+  model.spec.embedding_size = static_cast<int>(ReciteVector({}, Pooling::kLast).size());
   model.max_model_len = options_.max_model_len;
   model.defaults = options_.defaults;
   model.cache_config = {{"block_size", "16"}};

@@ -30,6 +30,9 @@ inline constexpr TokenId kTinyEnd = 260;
 std::shared_ptr<const text::Tokenizer> TinyTokenizer();
 std::shared_ptr<const text::ChatTemplate> TinyChatTemplate();
 
+// The vector of a prompt in the stage below: how many 'a', 'b' and 'c' it has, and 1 for a mean.
+std::vector<float> ReciteVector(const std::vector<TokenId>& prompt, Pooling pooling);
+
 // A gate in the stage: while it is closed, no step ends.
 class Gate {
  public:

@@ -95,7 +95,7 @@ void Clients::Take(const RequestOutput& output, Time now, uint64_t pipelines_los
                                                            test_request + 1, output.index));
   }
   if (!output.fingerprint.empty()) ContinuesIn(r, output.fingerprint);
-  if (!output.tokens.empty() && !r.bit_class) {
+  if (output.yields() && !r.bit_class) {
     return world_.Broken(Invariant::kOneClass, fmt::format("request {}.{}: tokens of no class",
                                                            test_request + 1, output.index));
   }
@@ -118,11 +118,24 @@ void Clients::Take(const RequestOutput& output, Time now, uint64_t pipelines_los
   if (--r.open == 0) --open_;
 }
 
+// Of a request for a vector: whether it has the right one. Others have none.
+bool Clients::HasVector(const Request& request, const RequestOutput& output) const {
+  if (!request.params->pools()) return output.pooled.empty();
+  return request.bit_class &&
+         output.pooled == stage::HashVector(scenario_.ModelOf(*request.bit_class), *request.prompt,
+                                            request.params->pooling);
+}
+
 void Clients::CheckEnd(const Request& request, const Sequence& sequence,
                        const RequestOutput& output, uint64_t pipelines_lost) {
   switch (*output.finish) {
     case FinishReason::kStop:
     case FinishReason::kLength:
+      if (!HasVector(request, output)) {
+        return world_.Broken(
+            Invariant::kAnswerIsWhole,
+            fmt::format("request {} ended with another vector", output.request.value()));
+      }
       if (sequence.delivered == sequence.expected.size()) return;
       return world_.Broken(
           Invariant::kAnswerIsWhole,

@@ -55,6 +55,7 @@ class Clients {
   };
 
   void ContinuesIn(Request& request, const std::string& fingerprint);
+  bool HasVector(const Request& request, const RequestOutput& output) const;
   void CheckEnd(const Request& request, const Sequence& sequence, const RequestOutput& output,
                 uint64_t pipelines_lost);
 

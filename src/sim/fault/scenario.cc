@@ -262,9 +262,12 @@ TestRequest MakeTestRequest(Rng& rng) {
   q.params.ignore_eos = rng.Between(0, 1) == 0;
   q.params.n = rng.Between(0, 5) == 0 ? 2 : 1;
   q.seed = rng.Next();
-  // The draws are those of before there was constrained output, so that known seeds stay the same.
+  // The draws are those of before there were grammars and vectors, so that known seeds stay the
+  // same.
   if (Mix64(q.seed) % 3 == 0 && !q.params.ignore_eos) {
     q.params.grammar = GrammarOf(GrammarKind::kRegex, "of the hash model");
+  } else if (Mix64(q.seed) % 3 == 1 && q.params.n == 1) {
+    q.params.pooling = Mix64(q.seed) % 2 == 0 ? Pooling::kLast : Pooling::kMean;
   }
   if (rng.Between(0, 9) == 0) q.abort_at = q.at + Duration::Millis(rng.Between(0, 1500));
   return q;

@@ -105,6 +105,7 @@ class AnyField {
 
   void Draw(bool& value) { value = Coin(rng_); }
   void Draw(uint64_t& value) { value = rng_.Next(); }
+  void Draw(Pooling& value) { value = static_cast<Pooling>(rng_.Between(0, 2)); }
   // Ranges differ: most of them are within one of these.
   void Draw(int& value) {
     value = Coin(rng_) ? AnyInt(rng_) : static_cast<int>(rng_.Between(0, kTopLogprobsMax));
@@ -218,6 +219,7 @@ StepResult AnyResult(Rng& rng) {
     if (Coin(rng)) s.token = AnyInt(rng);
     if (Coin(rng)) s.logprobs = AnyPosition(rng);
     s.prompt_logprobs = AnyVector(rng, 3, [&] { return AnyPosition(rng); });
+    s.pooled = AnyVector(rng, 9, [&] { return static_cast<float>(rng.Uniform()); });
     if (Coin(rng)) s.error = AnyStatus(rng);
     return s;
   });

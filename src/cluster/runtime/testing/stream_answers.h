@@ -17,6 +17,7 @@ namespace millrace::cluster {
 struct SequenceAnswer {
   std::vector<TokenId> tokens;
   std::vector<PositionLogprobs> logprobs, prompt_logprobs;
+  std::vector<float> pooled;
   std::optional<FinishReason> finish;
   std::optional<TokenId> stop_token;
 };
@@ -70,6 +71,7 @@ class StreamAnswers {
     sequence.tokens.insert(sequence.tokens.end(), output.tokens.begin(), output.tokens.end());
     std::ranges::move(output.logprobs, std::back_inserter(sequence.logprobs));
     std::ranges::move(output.prompt_logprobs, std::back_inserter(sequence.prompt_logprobs));
+    if (!output.pooled.empty()) sequence.pooled = std::move(output.pooled);
     if (output.finish) sequence.finish = output.finish;
     if (output.stop_token) sequence.stop_token = output.stop_token;
     if (!output.error.ok()) one.error = output.error;
