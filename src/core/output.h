@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "base/status.h"
 #include "core/ids.h"
 #include "core/step_plan.h"
+#include "core/time_account.h"
 #include "core/token_run.h"
 
 namespace millrace {
@@ -65,6 +67,8 @@ struct RequestOutput {
   // Set in the last output of the request. Without `finish`, the request has stopped after its
   // prompt and continues elsewhere.
   std::optional<RequestTimes> times;
+  // What its time went into, until then. Set with `times`.
+  std::shared_ptr<const TimeAccount> account;
   Status error;  // with kError
 };
 
