@@ -64,6 +64,8 @@ class Generator {
   virtual GeneratorStats Stats() const = 0;
   // nullopt when the request is unknown or no longer known.
   virtual std::optional<sched::RequestInfo> Inspect(RequestId request) const = 0;
+  // What the time of a request went into until now; nullopt as for Inspect.
+  virtual std::optional<TimeAccount> Account(RequestId request) const = 0;
   virtual std::vector<sched::RequestInfo> InspectAll() const = 0;
   // Why requests cannot be computed now, as a sentence for /ready: "Layers 4-7 are not on any
   // worker." nullopt: they can. Requests are accepted anyway and wait.

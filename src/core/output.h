@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "base/status.h"
 #include "core/ids.h"
 #include "core/step_plan.h"
+#include "core/time_account.h"
 #include "core/token_run.h"
 
 namespace millrace {
@@ -67,6 +69,8 @@ struct RequestOutput {
   // Set in the last output of the request. Without `finish`, the request has stopped after its
   // prompt and continues elsewhere.
   std::optional<RequestTimes> times;
+  // What its time went into, until then. Set with `times`.
+  std::shared_ptr<const TimeAccount> account;
   Status error;  // with kError
 
   // Whether it has what was asked for, or some of it.

@@ -25,6 +25,7 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
       lacks_blocks_ = lacks_blocks_ || r.verdict.reason == Verdict::Reason::kBlocks;
       return;
     }
+    accounting_.Settle(r, now);
     r.state == RequestState::kSwapped ? SwapIn(r) : StartFresh(r);
     if (r.import.awaited && StartPulling(r)) {
       r.import.since = now;

@@ -33,15 +33,15 @@ void SchedulerImpl::Commit(const StepResult& result, Time now, std::vector<Reque
       const Sequence& soon = *entries[i + kPrefetchAhead].sequence;
       PrefetchTails(soon, *soon.request);
     }
-    Apply(entries[i], error, error.ok() ? &result.sequences[i] : nullptr, now, outputs);
+    Apply(*step, entries[i], error, error.ok() ? &result.sequences[i] : nullptr, now, outputs);
   }
   ledger_.Reuse(std::move(*step));
   last_moved_ = now;
   pulls_.TakeReady(ledger_.first_in_flight(), pulls);
 }
 
-void SchedulerImpl::Apply(const StepLedger::Entry& entry, const Status& step_error,
-                          const SequenceResult* result, Time now,
+void SchedulerImpl::Apply(const StepLedger::Step& step, const StepLedger::Entry& entry,
+                          const Status& step_error, const SequenceResult* result, Time now,
                           std::vector<RequestOutput>& outputs) {
   Sequence& s = *entry.sequence;
   Request& r = *s.request;
@@ -52,6 +52,7 @@ void SchedulerImpl::Apply(const StepLedger::Entry& entry, const Status& step_err
     if (r.in_flight == 0 && r.state == RequestState::kFinished) Reap(r);
     return;
   }
+  accounting_.StepEnded(entry, step, now);
   if (!step_error.ok()) return Fail(s, step_error, outputs);
   if (!result->error.ok()) return Fail(s, result->error, outputs);
   if (result->id != entry.id) {
@@ -113,6 +114,8 @@ void SchedulerImpl::TakeOutput(Sequence& sequence, const SequenceResult& result,
     r.times.first_token = now;
     stats_.prompt_tokens += r.prompt_tokens;
   }
+  r.account.Token(now - r.times.last_token.value_or(now),
+                  static_cast<int>(sequence.output.size()) - 1);
   r.times.last_token = now;
   RequestOutput& output = AppendOutput(sequence, outputs);
   if (r.pools) {

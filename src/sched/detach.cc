@@ -54,6 +54,7 @@ std::optional<DetachedRequest> SchedulerImpl::Detach(RequestId id, Time now,
                                                      std::optional<Duration> hold_kv) {
   Request* r = requests_.Find(id);
   if (!r || r->state == RequestState::kFinished) return std::nullopt;
+  accounting_.Settle(*r, now);
   DetachedRequest goes = MakeDetached(*r, hold_kv ? std::optional(now + *hold_kv) : std::nullopt);
   Leave(*r);
   return goes;

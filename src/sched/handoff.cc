@@ -164,6 +164,7 @@ void SchedulerImpl::KvArrived(RequestId id, bool complete, Time now) {
 void SchedulerImpl::MaybeEndImport(Request& request, Time now) {
   const bool pulls = pulls_.due(request.spec.id);
   if (request.state != RequestState::kPulling || request.import.open || pulls) return;
+  accounting_.Settle(request, now);
   EndImport(request);
   request.was_admitted = true;
   if (request.times.last_token) {

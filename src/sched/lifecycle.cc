@@ -1,5 +1,6 @@
 // How sequences start together and end one by one: fork, hand-over, finish, abort, retire.
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "base/check.h"
@@ -16,10 +17,11 @@ RequestOutput& SchedulerImpl::AppendOutput(const Sequence& sequence,
   return output;
 }
 
-void SchedulerImpl::Abort(RequestId id, std::optional<int> index, Time,
+void SchedulerImpl::Abort(RequestId id, std::optional<int> index, Time now,
                           std::vector<RequestOutput>& outputs) {
   Request* r = requests_.Find(id);
   if (!r) return;
+  accounting_.Settle(*r, now);
   // Without an index, no sequence is left to take over the prompt.
   if (!index) r->sharing_prompt = false;
   for (Sequence& s : r->sequences) {
@@ -42,6 +44,7 @@ void SchedulerImpl::End(Sequence& sequence, FinishReason reason, RequestOutput& 
   if (r.live() > 0) return;
   ++(output.finish ? stats_.requests_finished[static_cast<int>(reason)] : stats_.requests_detached);
   output.times = r.times;
+  output.account = std::make_shared<const TimeAccount>(std::move(r.account));
   Retire(r);
 }
 

@@ -17,7 +17,7 @@ SchedulerImpl::Grant SchedulerImpl::Obtain(Request& request, int blocks, StepRoo
   while (kv_.available() < blocks) {
     if (kv_.soon_available() >= blocks || requests_.running().back() == &request)
       return Grant::kWait;
-    Preempt(*requests_.running().back(), request, blocks);
+    Preempt(*requests_.running().back(), request, blocks, room.now);
     room.preempted = true;
   }
   return Grant::kGranted;
@@ -40,12 +40,16 @@ bool SchedulerImpl::GrowReservation(Request& request, int blocks, StepRoom& room
     if (reservations_.Take(request, (held + n - 1) / n)) return true;
     MR_CHECK(reservations_.Take(request, before / n)) << "the previous reservation must fit again";
     if (requests_.running().back() == &request) return false;
-    Preempt(*requests_.running().back(), request, held - before);
+    Preempt(*requests_.running().back(), request, held - before, room.now);
     room.preempted = true;
   }
 }
 
-void SchedulerImpl::Preempt(Request& victim, const Request& beneficiary, int blocks_needed) {
+void SchedulerImpl::Preempt(Request& victim, const Request& beneficiary, int blocks_needed,
+                            Time now) {
+  accounting_.Settle(victim, now);
+  victim.account.Enter(TimeCause::kPreemption);
+  victim.ahead.ids = {beneficiary.spec.id};
   const int available = kv_.available();
   // They start from the leader's prompt again.
   forks_.DropTables(victim);

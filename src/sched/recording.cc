@@ -125,6 +125,10 @@ class RecordingScheduler : public Scheduler {
     return inner_->Inspect(id, now);
   }
   std::vector<RequestInfo> InspectAll(Time now) const override { return inner_->InspectAll(now); }
+  std::optional<TimeAccount> Account(RequestId id, Time now) const override {
+    return inner_->Account(id, now);
+  }
+  TimeAccount* AccountOf(RequestId id) override { return inner_->AccountOf(id); }
   void DrainPreemptions(std::vector<PreemptionRecord>& records) override {
     inner_->DrainPreemptions(records);
   }

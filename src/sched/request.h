@@ -13,6 +13,7 @@
 #include "kv/kv_cache.h"
 #include "sched/buddy.h"
 #include "sched/order_policy.h"
+#include "sched/queue_causes.h"
 #include "sched/scheduler.h"
 
 namespace millrace::sched {
@@ -90,6 +91,16 @@ struct Import {
   std::optional<LayerRange> lacking;  // or that of these layers did not
 };
 
+// Who was before it when it joined the queue, and how long the first in the queue had lacked what
+// until then.
+struct QueueAhead {
+  int waiting = 0;
+  int running = 0;
+  int64_t prompt_tokens = 0;  // of those that waited
+  AccountIds ids = {};        // some of them; after a preemption, who took the blocks
+  QueueCauses::Totals totals = {};
+};
+
 struct alignas(64) Request {
   RequestState state = RequestState::kWaiting;
   int in_flight = 0;  // entries of steps in flight that point here
@@ -97,6 +108,7 @@ struct alignas(64) Request {
   int output_limit = 0;  // tokens each sequence may generate here
   int leader = 0;
   int cached_prompt_tokens = 0;
+  int step_tokens = 0;  // in its newest step
   bool paused = false;  // not scheduled in any step
   // From spec.params, because every step checks them.
   bool needs_whole_prompt = false;  // NeedsWholePrompt when it was added
@@ -117,8 +129,13 @@ struct alignas(64) Request {
   std::vector<BuddyAllocator::Chunk> chunks;  // these, if they must be contiguous
   int promised_blocks = 0;  // blocks that the sequences waiting for the prompt will take at once
   bool was_admitted = false;
+  bool lacked_blocks = false;  // when a step was formed without it
   int preemptions = 0;
   std::vector<PositionLogprobs> prompt_logprobs;  // of tokens 1, 2, ... as far as received
+  TimeAccount account;                            // until its newest step ended, or its state began
+  StepId step_seen;                               // the newest step in the account
+  uint64_t prompts_seen = 0;                      // StepLedger::prompts() behind that step
+  QueueAhead ahead;
 
   int live() const { return static_cast<int>(std::ranges::count_if(sequences, &Sequence::live)); }
   int TotalOf(const Sequence& s) const { return prompt_tokens + static_cast<int>(s.output.size()); }

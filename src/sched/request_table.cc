@@ -8,9 +8,18 @@
 namespace millrace::sched {
 
 void RequestTable::Add(std::unique_ptr<Request> request) {
-  waiting_.emplace(request->key, request.get());
+  JoinQueue(*request);
   const RequestId id = request->spec.id;
   requests_.emplace(id, std::move(request));
+}
+
+void RequestTable::JoinQueue(Request& request) {
+  waiting_.emplace(request.key, &request);
+  waiting_prompt_tokens_ += request.prompt_tokens;
+}
+
+void RequestTable::LeaveQueue(const Request& request) {
+  if (waiting_.erase(request.key) > 0) waiting_prompt_tokens_ -= request.prompt_tokens;
 }
 
 Request* RequestTable::Find(RequestId id) const {
@@ -26,7 +35,7 @@ const Request* RequestTable::FindEvenEnded(RequestId id) const {
 }
 
 void RequestTable::Pull(Request& request) {
-  waiting_.erase(request.key);
+  LeaveQueue(request);
   pulling_.emplace(request.key, &request);
   pulling_sequences_ += request.live();
   request.state = RequestState::kPulling;
@@ -37,7 +46,7 @@ void RequestTable::Run(Request& request) {
     pulling_.erase(request.key);
     pulling_sequences_ -= request.live();
   } else {
-    waiting_.erase(request.key);
+    LeaveQueue(request);
   }
   running_.insert(std::ranges::upper_bound(running_, request.key, {}, &Request::key), &request);
   running_sequences_ += request.live();
@@ -46,7 +55,7 @@ void RequestTable::Run(Request& request) {
 
 void RequestTable::WaitAgain(Request& request, RequestState state) {
   Finish(request);
-  waiting_.emplace(request.key, &request);
+  JoinQueue(request);
   request.state = state;
 }
 
@@ -58,7 +67,7 @@ void RequestTable::Finish(Request& request) {
     pulling_.erase(request.key);
     pulling_sequences_ -= request.live();
   } else {
-    waiting_.erase(request.key);
+    LeaveQueue(request);
   }
   request.state = RequestState::kFinished;
 }
@@ -95,6 +104,9 @@ void RequestTable::CheckIntegrity() const {
   MR_CHECK(running == running_sequences_ && pulling == pulling_sequences_);
   MR_CHECK(queued == running_.size() + pulling_.size() + waiting_.size())
       << "a request is in no queue";
+  int64_t waiting_tokens = 0;
+  for (const auto& [key, r] : waiting_) waiting_tokens += r->prompt_tokens;
+  MR_CHECK(waiting_tokens == waiting_prompt_tokens_);
   MR_CHECK(std::ranges::is_sorted(running_, {}, &Request::key));
 }
 

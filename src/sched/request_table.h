@@ -5,6 +5,7 @@
 // Owned and called by the scheduler's thread. Private to this folder.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
@@ -26,6 +27,8 @@ class RequestTable {
   // In order.
   const std::vector<Request*>& running() const { return running_; }
   bool empty() const { return waiting_.empty() && pulling_.empty() && running_.empty(); }
+  // Of the prompts of waiting requests.
+  int64_t waiting_prompt_tokens() const { return waiting_prompt_tokens_; }
   // Live sequences of running requests, and of pulling requests.
   int running_sequences() const { return running_sequences_; }
   int pulling_sequences() const { return pulling_sequences_; }
@@ -60,10 +63,14 @@ class RequestTable {
   void CheckIntegrity() const;
 
  private:
+  void JoinQueue(Request& request);
+  void LeaveQueue(const Request& request);
+
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
   std::vector<std::unique_ptr<Request>> ended_;
   std::vector<std::unique_ptr<Request>> leaving_;
   Queue waiting_, pulling_;
+  int64_t waiting_prompt_tokens_ = 0;
   std::vector<Request*> running_;
   int running_sequences_ = 0;
   int pulling_sequences_ = 0;

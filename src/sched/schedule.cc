@@ -14,11 +14,13 @@ const StepPlan* SchedulerImpl::Schedule(Time now, std::vector<KvPull>& pulls) {
   builder_.Begin();
   lacks_blocks_ = false;
   StepRoom room = RoomOfNextStep(options_, limits_, requests_, ledger_);
+  room.now = now;
   switch (options_.step_mix) {
     case StepMix::kMixed: FillMixed(room, now); break;
     case StepMix::kPrefillFirst: FillPrefillFirst(room, now); break;
   }
-  const StepPlan* plan = builder_.Send();
+  accounting_.StepFormed(room, now);
+  const StepPlan* plan = builder_.Send(now);
   if (plan) {
     ++stats_.steps;
     stats_.copied_blocks += plan->copies.size();
@@ -48,6 +50,7 @@ void SchedulerImpl::ScheduleRunning(size_t position, StepRoom& room) {
     if (grant == Grant::kWait) {
       room.blocked = lacks_blocks_ = true;
       r.verdict = {Verdict::Reason::kGrowth, blocks, kv_.available()};
+      r.lacked_blocks = true;
     }
     if (grant != Grant::kGranted) return;
   }

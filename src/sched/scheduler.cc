@@ -35,6 +35,28 @@ Status CheckOptions(const SchedulerOptions& o) {
   return OkStatus();
 }
 
+// Its sequences, with what happened to them elsewhere. `next_sequence`: the next free id.
+void TakeHistory(Request& r, uint64_t& next_sequence) {
+  r.account = r.spec.account.begun() ? std::move(r.spec.account) : TimeAccount(r.times.arrived);
+  r.spec.account = {};
+  r.sequences.resize(r.spec.params->n);
+  for (int i = 0; i < r.spec.params->n; ++i) {
+    Sequence& s = r.sequences[i];
+    s.id = SequenceId(next_sequence++);
+    s.index = i;
+    s.request = &r;
+    s.seed = SequenceSeed(r.spec.seed, i);
+    if (r.spec.resumed.empty()) continue;
+    s.output = std::move(r.spec.resumed[i].output);
+    // It has a token, so all before that were computed where it ran.
+    if (!s.output.empty()) s.computed_most = r.TotalOf(s) - 1;
+    // The reason for its end was delivered by the previous scheduler.
+    if (r.spec.resumed[i].finished) s.finish = FinishReason::kStop;
+  }
+  r.spec.resumed.clear();
+  r.sharing_prompt = r.live() > 1;
+}
+
 }  // namespace
 
 const StepPlan* Scheduler::Schedule(Time now) {
@@ -105,24 +127,10 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
   r.import.awaited =
       std::ranges::any_of(r.spec.imported_tokens, [](int tokens) { return tokens > 0; });
   r.import.open = r.spec.import_open;
-  r.sequences.resize(r.spec.params->n);
-  for (int i = 0; i < r.spec.params->n; ++i) {
-    Sequence& s = r.sequences[i];
-    s.id = SequenceId(next_sequence_++);
-    s.index = i;
-    s.request = &r;
-    s.seed = SequenceSeed(r.spec.seed, i);
-    if (r.spec.resumed.empty()) continue;
-    s.output = std::move(r.spec.resumed[i].output);
-    // It has a token, so all before that were computed where it ran.
-    if (!s.output.empty()) s.computed_most = r.TotalOf(s) - 1;
-    // The reason for its end was delivered by the previous scheduler.
-    if (r.spec.resumed[i].finished) s.finish = FinishReason::kStop;
-  }
-  r.spec.resumed.clear();
-  r.sharing_prompt = r.live() > 1;
+  TakeHistory(r, next_sequence_);
   ++stats_.requests_accepted;
   requests_.Add(std::move(owned));
+  accounting_.Joined(r, now);
   return OkStatus();
 }
 

@@ -26,6 +26,7 @@
 #include "core/output.h"
 #include "core/sampling_params.h"
 #include "core/step_plan.h"
+#include "core/time_account.h"
 #include "kv/kv_cache.h"
 
 namespace millrace::sched {
@@ -98,6 +99,8 @@ struct NewRequest {
   // Unset: it arrives now.
   std::optional<RequestTimes> times;
   int cached_prompt_tokens = 0;  // found in a prefix cache where it first ran; with `times`
+  // What its time went into since it arrived; it goes on here. Not begun: it begins here.
+  TimeAccount account;
   // By sequence, leading tokens whose KV another stage holds (DistServe section 4.3: decode pulls);
   // empty: none. The request gets its blocks when it is admitted, its pulls are handed back, and it
   // runs once all of them have ended. With n > 1, the first unfinished sequence imports the
@@ -277,6 +280,11 @@ class Scheduler {
   virtual int blocks_in_use() const = 0;
   virtual std::optional<RequestInfo> Inspect(RequestId id, Time now) const = 0;
   virtual std::vector<RequestInfo> InspectAll(Time now) const = 0;
+  // What the time of a request went into until now. nullopt: it is unknown or has ended.
+  virtual std::optional<TimeAccount> Account(RequestId id, Time now) const = 0;
+  // For what only the caller knows: what a pull brought, or what happened where the request was
+  // before. Null: it is unknown or has ended. Valid until the next call.
+  virtual TimeAccount* AccountOf(RequestId id) = 0;
   // Appends the preemptions since the last call, oldest first.
   virtual void DrainPreemptions(std::vector<PreemptionRecord>& records) = 0;
 

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kv/kv_cache.h"
+#include "sched/accounting.h"
 #include "sched/inspection.h"
 #include "sched/kv_transfers.h"
 #include "sched/order_policy.h"
@@ -48,6 +49,10 @@ class SchedulerImpl : public Scheduler {
   int blocks_in_use() const override { return kv_.device().in_use(); }
   std::optional<RequestInfo> Inspect(RequestId id, Time now) const override;
   std::vector<RequestInfo> InspectAll(Time now) const override;
+  std::optional<TimeAccount> Account(RequestId id, Time now) const override {
+    return accounting_.Account(id, now);
+  }
+  TimeAccount* AccountOf(RequestId id) override { return accounting_.AccountOf(id); }
   void DrainPreemptions(std::vector<PreemptionRecord>& records) override;
   void KvArrived(RequestId id, bool complete, Time now) override;
   void KvArrivedWithout(RequestId id, LayerRange lacking, Time now) override;
@@ -106,13 +111,13 @@ class SchedulerImpl : public Scheduler {
   // preemption.cc
   Grant Obtain(Request& request, int blocks, StepRoom& room);
   bool GrowReservation(Request& request, int blocks, StepRoom& room);
-  void Preempt(Request& victim, const Request& beneficiary, int blocks_needed);
+  void Preempt(Request& victim, const Request& beneficiary, int blocks_needed, Time now);
   void DropKv(Request& victim);
   void SwapOut(Request& victim);
 
   // commit.cc
-  void Apply(const StepLedger::Entry& entry, const Status& step_error, const SequenceResult* result,
-             Time now, std::vector<RequestOutput>& outputs);
+  void Apply(const StepLedger::Step& step, const StepLedger::Entry& entry, const Status& step_error,
+             const SequenceResult* result, Time now, std::vector<RequestOutput>& outputs);
   void AdvanceComputed(const StepLedger::Entry& entry);
   void IndexPrefixes(Sequence& sequence);
   void TakePromptLogprobs(const StepLedger::Entry& entry, const SequenceResult& result);
@@ -156,6 +161,7 @@ class SchedulerImpl : public Scheduler {
   RequestTable requests_;
   StepLedger ledger_;
   StepBuilder builder_;
+  Accounting accounting_{requests_, ledger_};
   bool lacks_blocks_ = false;  // a request was left out of the last Schedule
   // For StepMix::kPrefillFirst.
   int prompt_steps_ = 0;        // since the last step of decodes

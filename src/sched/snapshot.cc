@@ -11,6 +11,7 @@ NewRequest SnapshotOf(const Request& request) {
   known.stop_after_prompt = false;
   known.hold_kv.reset();
   known.times = request.times;
+  known.account = request.account;
   known.cached_prompt_tokens = request.cached_prompt_tokens;
   for (const Sequence& s : request.sequences) known.resumed.push_back({s.output, !s.live()});
   return known;

@@ -74,8 +74,14 @@ int StepBuilder::BlocksNeeded(bool on_host) const {
 
 void StepBuilder::Emit(Request& request, StepRoom& room) {
   request.verdict.reason = Verdict::Reason::kAdmitted;
+  request.step_tokens = 0;
+  StepLoad& load = ledger_.load();
+  ++load.requests;
   for (const Share& share : shares_) {
     EmitShare(request, share);
+    request.step_tokens += share.num_tokens;
+    load.tokens += share.num_tokens;
+    if (share.num_tokens > 1) load.AddPrompt(request.spec.id, share.num_tokens);
     room.tokens -= share.num_tokens;
     --room.sequences;
   }
@@ -139,9 +145,9 @@ void StepBuilder::EmitShare(Request& request, const Share& share) {
   ++request.in_flight;
 }
 
-const StepPlan* StepBuilder::Send() {
+const StepPlan* StepBuilder::Send(Time now) {
   if (empty()) return nullptr;
-  plan_.id = ledger_.Send();
+  plan_.id = ledger_.Send(now);
   plan_.released.assign(released_.begin(), released_.end());
   released_.clear();
   plan_.swap_out.assign(swap_out_.begin(), swap_out_.end());

@@ -29,7 +29,7 @@ class StepBuilder {
   // Whether the plan has no sequence.
   bool empty() const { return plan_.sequences.empty(); }
   // Completes the plan. Null: it has no sequence. Valid until Begin.
-  const StepPlan* Send();
+  const StepPlan* Send(Time now);
 
   // Chooses which of the request's ready sequences the step takes, and how many tokens of each.
   // False: none.

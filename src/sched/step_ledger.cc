@@ -9,7 +9,22 @@ StepLedger::StepLedger(int stages) {
   spare_.reserve(static_cast<size_t>(stages) + 1);
 }
 
-StepId StepLedger::Send() {
+void StepLoad::AddPrompt(RequestId id, int size) {
+  prompt_tokens += size;
+  for (size_t i = 0; i < kAccountIdsMax; ++i) {
+    if (size <= prompt_sizes[i]) continue;
+    std::swap(size, prompt_sizes[i]);
+    std::swap(id, prompts.ids[i]);
+  }
+}
+
+StepId StepLedger::Send(Time now) {
+  StepLoad& load = building_.load;
+  load.sent = now;
+  load.before = prompts_;
+  if (load.prompt_tokens > 0) {
+    prompts_ = {prompts_.tokens + static_cast<uint64_t>(load.prompt_tokens), load.prompts.ids};
+  }
   const StepId id = building_.id = StepId(next_++);
   steps_.push_back(std::move(building_));
   building_ = {};
@@ -30,6 +45,7 @@ std::optional<StepLedger::Step> StepLedger::Take(StepId id) {
 
 void StepLedger::Reuse(Step step) {
   step.entries.clear();
+  step.load = {};
   spare_.push_back(std::move(step));
 }
 

@@ -6,16 +6,38 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "core/ids.h"
+#include "core/time_account.h"
 #include "sched/request.h"
 
 namespace millrace::sched {
+
+// Prompts that steps computed, or tokens computed again.
+struct PromptsSent {
+  uint64_t tokens = 0;  // since the start
+  AccountIds ids = {};  // of the newest step that had some, the largest ones first
+};
+
+// What a step consists of, for the accounts of its requests.
+struct StepLoad {
+  Time sent;
+  int tokens = 0;         // of all sequences
+  int prompt_tokens = 0;  // of sequences with more than one
+  int requests = 0;
+  PromptsSent prompts;  // of this step; `tokens` is not set
+  std::array<int, kAccountIdsMax> prompt_sizes = {};
+  PromptsSent before;  // of all earlier steps
+
+  void AddPrompt(RequestId id, int size);
+};
 
 class StepLedger {
  public:
@@ -31,6 +53,7 @@ class StepLedger {
   struct Step {
     StepId id;
     std::vector<Entry> entries;
+    StepLoad load;
   };
 
   explicit StepLedger(int stages);
@@ -38,7 +61,10 @@ class StepLedger {
   // The step that is being built. It keeps its id until it is sent.
   StepId next() const { return StepId(next_); }
   Entry& Add() { return building_.entries.emplace_back(); }
-  StepId Send();
+  StepLoad& load() { return building_.load; }
+  StepId Send(Time now);
+  // Of all steps that were sent.
+  const PromptsSent& prompts() const { return prompts_; }
 
   int size() const { return static_cast<int>(steps_.size()); }
   bool empty() const { return steps_.empty(); }
@@ -57,6 +83,7 @@ class StepLedger {
   std::vector<Step> steps_;
   std::vector<Step> spare_;
   Step building_;
+  PromptsSent prompts_;
   uint64_t next_ = 1;
 };
 

@@ -17,11 +17,11 @@ TEST(StepLedger, StepsEndInAnyOrder) {
   StepLedger ledger(2);
   Sequence a, b;
   Hold(ledger, a);
-  EXPECT_EQ(ledger.Send(), StepId(1));
+  EXPECT_EQ(ledger.Send(Time{}), StepId(1));
   Hold(ledger, b);
   EXPECT_EQ(ledger.first_in_flight(), StepId(1));
   EXPECT_EQ(ledger.next(), StepId(2));
-  EXPECT_EQ(ledger.Send(), StepId(2));
+  EXPECT_EQ(ledger.Send(Time{}), StepId(2));
   EXPECT_EQ(ledger.size(), 2);
 
   EXPECT_FALSE(ledger.Take(StepId(3)).has_value());
@@ -40,7 +40,7 @@ TEST(StepLedger, AReusedStepIsEmpty) {
   Sequence a;
   for (int step = 0; step < 3; ++step) {
     Hold(ledger, a);
-    auto ended = ledger.Take(ledger.Send());
+    auto ended = ledger.Take(ledger.Send(Time{}));
     EXPECT_EQ(ended->entries.size(), 1u);
     ledger.Reuse(std::move(*ended));
   }
@@ -51,7 +51,7 @@ TEST(StepLedger, TheTokenOfAnEntryThatIsHandedOverDoesNotCount) {
   Sequence leader, next;
   next.incarnation = 5;
   Hold(ledger, leader);
-  const StepId step = ledger.Send();
+  const StepId step = ledger.Send(Time{});
   ledger.HandOver(step, leader, next);
   const StepLedger::Entry& entry = ledger.steps().front().entries.front();
   EXPECT_EQ(entry.sequence, &next);

@@ -41,6 +41,10 @@ class SchedulerScenario : public Scenario {
       for (int i = counted ? std::stoi(c.Word(1)) : 1; i > 0; --i) {
         if (Schedule()) Commit(c);
       }
+    } else if (verb == "wait") {
+      harness().Advance(Duration::Millis(c.Int("ms", 1)));
+    } else if (verb == "account") {
+      Account(c);
     } else if (verb == "run") {
       RunToEnd();
     } else if (verb == "info") {
@@ -148,6 +152,7 @@ class SchedulerScenario : public Scenario {
 
   void Commit(const Command& c) {
     if (harness().in_flight() == 0) return Say("nothing in flight");
+    harness().Advance(Duration::Millis(c.Int("ms", 0)));
     const bool fail = c.Word(c.words.size() - 1) == "failing";
     harness().Commit([&](StepResult& r) {
       if (fail) r.error = Unavailable("the worker is gone");
@@ -157,6 +162,7 @@ class SchedulerScenario : public Scenario {
 
   void SayOutputs() {
     for (const RequestOutput& o : harness().TakeOutputs()) {
+      if (o.account) accounts_[o.request] = *o.account;
       if (!o.finish) continue;
       const auto& all = harness().outcome(o.request, o.index);
       Say("  {}.{} ends: {}, {} tokens", names_[o.request], o.index, FinishReasonName(*o.finish),
@@ -180,6 +186,35 @@ class SchedulerScenario : public Scenario {
     if (!info->waits_for.empty()) Say("waits for {}", info->waits_for);
   }
 
+  // Of a request that runs, or has ended.
+  void Account(const Command& c) {
+    const RequestId id = ids_.at(c.Word(1));
+    const auto live = harness().scheduler().Account(id, harness().now());
+    const TimeAccount account = live ? *live : accounts_.at(id);
+    account.CheckIntegrity();
+    Say("{} ms in all", (account.until() - account.begin()).millis());
+    for (const TimeEntry& e : account.entries()) {
+      std::string line = fmt::format("  {} ms {} {}:", e.took.millis(), TimeUseName(e.use),
+                                     TimeCauseName(e.cause));
+      if (e.steps > 0) line += fmt::format(" {} tokens in {} steps,", e.tokens, e.steps);
+      line += fmt::format(" others {} with {} tokens", e.others, e.others_tokens);
+      if (e.running > 0) line += fmt::format(", {} running", e.running);
+      Say("{}{}", line, Names(e.ids));
+    }
+    for (const TokenGap& gap : account.gaps()) {
+      Say("  gap {} ms after {} tokens: {} {}{}", gap.took.millis(), gap.after_tokens,
+          TimeUseName(gap.use), TimeCauseName(gap.cause), Names(gap.ids));
+    }
+  }
+
+  std::string Names(const AccountIds& ids) {
+    std::string names;
+    for (RequestId id : ids) {
+      if (id != RequestId()) names += " " + names_.at(id);
+    }
+    return names.empty() ? names : ":" + names;
+  }
+
   void Pool() {
     const SchedulerStats s = harness().scheduler().Stats();
     Say("pool: {} of {} available ({} cached), {} pending, {} reserved, {} on the host",
@@ -192,6 +227,7 @@ class SchedulerScenario : public Scenario {
   std::map<std::string, RequestId> ids_;
   std::map<RequestId, std::string> names_;
   std::map<SequenceId, std::string> sequences_;
+  std::map<RequestId, TimeAccount> accounts_;  // of ended requests
   uint64_t next_sequence_ = 1;
   std::vector<std::string> lines_;
 };

@@ -108,6 +108,9 @@ class TimedGenerator final : public cluster::Generator {
   std::optional<sched::RequestInfo> Inspect(RequestId request) const override {
     return inner_.Inspect(request);
   }
+  std::optional<TimeAccount> Account(RequestId request) const override {
+    return inner_.Account(request);
+  }
   std::vector<sched::RequestInfo> InspectAll() const override { return inner_.InspectAll(); }
   bool Drain(Duration limit) override { return inner_.Drain(limit); }
 

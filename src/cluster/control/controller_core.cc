@@ -152,7 +152,9 @@ void ControllerCore::Tick(Time now) {
 void ControllerCore::Advance(Time now) {
   Reconcile(now);
   if (requests_.TakeTryQueue()) Dispatch(now);
-  for (auto& [id, request] : transfers_.ContinuePauses(now)) Requeue(id, std::move(request), now);
+  for (auto& [id, request] : transfers_.ContinuePauses(now)) {
+    Requeue(id, std::move(request), TimeCause::kMove, now);
+  }
   const std::set<PipelineId> starved =
       pipelines_.FormSteps(now, [&](Pipeline& pipeline) { transfers_.StartPulls(pipeline, now); });
   if (!starved.empty()) MakeRoom(starved, now);

@@ -128,6 +128,7 @@ class ControllerCore {
   ClusterStatus Describe(Time now) const;
   sched::SchedulerStats Stats() const;  // summed over all pipelines
   std::optional<sched::RequestInfo> Inspect(RequestId id, Time now) const;
+  std::optional<TimeAccount> Account(RequestId id, Time now) const;  // as of Generator
   std::vector<sched::RequestInfo> InspectAll(Time now) const;
   std::optional<sched::RequestInfo> Stalled(Time now) const;  // of any pipeline (watchdog)
   ControllerCounters counters() const;
@@ -185,11 +186,12 @@ class ControllerCore {
   void Dispatch(Time now);
   Placed Place(RequestId id, std::set<PipelineId>& full, Time now);
   Status AddTo(Pipeline& pipeline, RequestId id, Time now);
-  void Requeue(RequestId id, sched::NewRequest request, Time now);
-  void EndWaiting(RequestId id, FinishReason reason, const Status& error, std::optional<int> index);
+  void Requeue(RequestId id, sched::NewRequest request, TimeCause because, Time now);
+  void EndWaiting(RequestId id, FinishReason reason, const Status& error, std::optional<int> index,
+                  Time now);
   void ExpireWaiting(Time now);
-  void EndAfterDeaths(RequestId id, const Status& reason);
-  void CountSuspectedDeaths(WorkerId lost, const Status& reason);
+  void EndAfterDeaths(RequestId id, const Status& reason, Time now);
+  void CountSuspectedDeaths(WorkerId lost, const Status& reason, Time now);
   std::string WhyItWaits(const Request& request) const;
   void HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now);
   void HandleOutputs(Pipeline& pipeline, size_t first, Time now);

@@ -100,6 +100,7 @@ void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineE
   if (!step_failed) transfers_.Retain(pipeline, failed, suspect, now);
   std::vector<sched::DetachedRequest> left = pipeline.scheduler->DetachAll(now);
   const PipelineRequests here = pipeline.requests;
+  const TimeCause because = pipeline.retiring ? TimeCause::kMove : TimeCause::kLoss;
   ClosePipeline(id, now);
   placements_.DropLost();
   for (sched::DetachedRequest& detached : left) {
@@ -108,8 +109,8 @@ void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineE
     ++counters_.replays;
     transfers_.TargetLost(request);
     requests_.PipelineEnded(request, end, ran.contains(request), suspect);
-    Requeue(request, std::move(detached.request), now);
-    EndAfterDeaths(request, reason);
+    Requeue(request, std::move(detached.request), because, now);
+    EndAfterDeaths(request, reason, now);
   }
   requests_.TryQueue();
 }
@@ -162,7 +163,7 @@ bool ControllerCore::EvictFor(PipelineId starved, Time now) {
   ++counters_.evictions;
   pipelines_.Remove(from, victim);
   pipelines_.Touch(from.id);
-  Requeue(victim, std::move(detached->request), now);
+  Requeue(victim, std::move(detached->request), TimeCause::kEviction, now);
   return true;
 }
 

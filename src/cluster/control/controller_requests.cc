@@ -30,6 +30,20 @@ std::string NobodyServes(const std::string& fingerprint) {
       fingerprint);
 }
 
+// What decodes the request after the output of its first token. Other sequences have no token,
+// unless they ended with it. The output is not the last one any more.
+sched::NewRequest AfterPrompt(const Requests::Request& handed, RequestOutput& first) {
+  sched::NewRequest request = handed.spec;
+  request.times = std::exchange(first.times, std::nullopt);
+  request.account = *std::exchange(first.account, nullptr);
+  request.cached_prompt_tokens = first.cached_prompt_tokens;
+  request.resumed.resize(static_cast<size_t>(handed.n()));
+  for (int index : handed.ended) request.resumed[static_cast<size_t>(index)].finished = true;
+  request.resumed[static_cast<size_t>(first.index)].output.assign(first.tokens.begin(),
+                                                                  first.tokens.end());
+  return request;
+}
+
 // Waiting requests that are tried each time although older ones have found no room.
 constexpr int kOvertakersMax = 64;
 
@@ -95,7 +109,7 @@ std::optional<Duration> ControllerCore::PredictedTtft(int prompt_tokens) const {
 void ControllerCore::Abort(RequestId id, std::optional<int> index, Time now) {
   const Request* request = requests_.Find(id);
   if (request == nullptr) return;
-  if (!request->pipeline) return EndWaiting(id, FinishReason::kAbort, OkStatus(), index);
+  if (!request->pipeline) return EndWaiting(id, FinishReason::kAbort, OkStatus(), index, now);
   if (transfers_.Migrates(id)) transfers_.Abandon(id, now);
   Pipeline& pipeline = pipelines_.at(*request->pipeline);
   const size_t first = outputs_.size();
@@ -105,7 +119,8 @@ void ControllerCore::Abort(RequestId id, std::optional<int> index, Time now) {
 }
 
 // The request has left its pipeline, and waits for another one.
-void ControllerCore::Requeue(RequestId id, sched::NewRequest request, Time now) {
+void ControllerCore::Requeue(RequestId id, sched::NewRequest request, TimeCause because, Time now) {
+  request.account.Enter(because);
   placements_.Leave(id);
   requests_.Wait(id, std::move(request), now);
 }
@@ -113,6 +128,7 @@ void ControllerCore::Requeue(RequestId id, sched::NewRequest request, Time now) 
 // REQUIRES: the request was placed there. On an error it is not any more.
 Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Time now) {
   sched::NewRequest request = *requests_.at(id).waiting;
+  request.account = *requests_.AccountOfWaiting(id, now);
   if (pipeline.role == StageRole::kPrefill) {
     request.stop_after_prompt = true;
     request.hold_kv = options_.hold_limit;
@@ -168,13 +184,13 @@ ControllerCore::Placed ControllerCore::Place(RequestId id, std::set<PipelineId>&
   if (added.ok()) return Placed::kYes;
   if (added.code() == StatusCode::kUnavailable) return Placed::kNotYet;  // until its last pull ends
   if (added.code() != StatusCode::kInvalidArgument) return Placed::kNoRoom;
-  EndWaiting(id, FinishReason::kError, added, std::nullopt);
+  EndWaiting(id, FinishReason::kError, added, std::nullopt, now);
   return Placed::kNever;
 }
 
 void ControllerCore::EndWaiting(RequestId id, FinishReason reason, const Status& error,
-                                std::optional<int> index) {
-  if (requests_.EndWaiting(id, reason, error, index, outputs_)) Forget(id);
+                                std::optional<int> index, Time now) {
+  if (requests_.EndWaiting(id, reason, error, index, now, outputs_)) Forget(id);
 }
 
 void ControllerCore::ExpireWaiting(Time now) {
@@ -184,7 +200,7 @@ void ControllerCore::ExpireWaiting(Time now) {
         id, FinishReason::kError,
         Unavailable(fmt::format("waited {:.0f} s for a pipeline. {}",
                                 options_.waiting_limit.seconds(), WhyItWaits(requests_.at(id)))),
-        std::nullopt);
+        std::nullopt, now);
   }
 }
 
@@ -194,37 +210,28 @@ std::string ControllerCore::WhyItWaits(const Request& request) const {
 }
 
 // Fails the request if too many pipelines were lost under it. REQUIRES: it waits.
-void ControllerCore::EndAfterDeaths(RequestId id, const Status& reason) {
+void ControllerCore::EndAfterDeaths(RequestId id, const Status& reason, Time now) {
   const std::optional<int> deaths = requests_.MustFail(id);
   if (!deaths) return;
   ++counters_.failed_by_losses;
   EndWaiting(id, FinishReason::kError,
              Internal(fmt::format("{} pipelines were lost while they ran this request: {}", *deaths,
                                   reason.message())),
-             std::nullopt);
+             std::nullopt, now);
 }
 
-void ControllerCore::CountSuspectedDeaths(WorkerId lost, const Status& reason) {
+void ControllerCore::CountSuspectedDeaths(WorkerId lost, const Status& reason, Time now) {
   for (RequestId id : requests_.CountSuspectedDeaths(lost)) {
-    if (requests_.at(id).waiting) EndAfterDeaths(id, reason);
+    if (requests_.at(id).waiting) EndAfterDeaths(id, reason, now);
   }
 }
 
 // The prefill pipeline has finished the request's prompt; `first` is the output of its first token.
-// Other sequences have no token, unless they ended with it.
 void ControllerCore::HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now) {
-  const Request& handed = requests_.at(id);
   pipelines_.Remove(from, id);
-  sched::NewRequest request = handed.spec;
-  request.times = first.times;
-  request.cached_prompt_tokens = first.cached_prompt_tokens;
-  request.resumed.resize(static_cast<size_t>(handed.n()));
-  for (int index : handed.ended) request.resumed[static_cast<size_t>(index)].finished = true;
-  request.resumed[static_cast<size_t>(first.index)].output.assign(first.tokens.begin(),
-                                                                  first.tokens.end());
-  first.times.reset();
+  sched::NewRequest request = AfterPrompt(requests_.at(id), first);
   transfers_.HandOver(from, request);
-  Requeue(id, std::move(request), now);
+  Requeue(id, std::move(request), TimeCause::kHandOver, now);
   // It does not queue behind requests whose prompt is not computed.
   placements_.Update();
   std::set<PipelineId> full;

@@ -112,7 +112,7 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Otherwise otherwi
   if (!detached) return;  // the request is ending
   if (hold) transfers_.Leave(pipeline, id, *detached);
   pipelines_.Remove(pipeline, id);
-  Requeue(id, std::move(detached->request), now);
+  Requeue(id, std::move(detached->request), TimeCause::kMove, now);
 }
 
 }  // namespace millrace::cluster

@@ -51,6 +51,13 @@ std::optional<sched::RequestInfo> ControllerCore::Inspect(RequestId id, Time now
   return info;
 }
 
+std::optional<TimeAccount> ControllerCore::Account(RequestId id, Time now) const {
+  const Request* request = requests_.Find(id);
+  const bool runs = request != nullptr && request->pipeline;
+  return runs ? pipelines_.at(*request->pipeline).scheduler->Account(id, now)
+              : requests_.AccountOfWaiting(id, now);
+}
+
 std::vector<sched::RequestInfo> ControllerCore::InspectAll(Time now) const {
   std::vector<sched::RequestInfo> all;
   for (const auto& [id, request] : requests_.all()) {

@@ -65,7 +65,7 @@ void ControllerCore::LoseWorker(WorkerId id, const Status& reason, bool disconne
   }
   memory_.LoseWorker(id);
   machines_.WorkerLost(id);
-  CountSuspectedDeaths(id, Unavailable(cause));
+  CountSuspectedDeaths(id, Unavailable(cause), now);
 }
 
 void ControllerCore::On(ConnectionId from, const ShardLoaded& message, Time now) {

@@ -147,6 +147,10 @@ std::optional<Migrations::Paused> Migrations::Pause(RequestId id, sched::Schedul
     paused.outcome = Outcome::kNoRoom;
     return paused;
   }
+  if (TimeAccount* account = target.AccountOf(id)) {
+    *account = paused.request->request.account;
+    account->Enter(TimeCause::kMove);
+  }
   target.CloseImport(id, now);
   if (!paused.pulls_rest) source.ReleaseKv(id);
   paused.outcome = Outcome::kMoved;

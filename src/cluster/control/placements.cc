@@ -246,10 +246,16 @@ Placements::Result Placements::Place(RequestId id, std::set<PipelineId>& full, T
   Request& request = requests_.at(id);
   MR_CHECK(!request.placement) << "request " << id << " has a place already";
   std::optional<Choice> choice = Choose(request, now);
-  if (!choice) {
-    if (!CanServe(layout())) return Result::kNoPipeline;
-    return LacksClass(request) ? Result::kLacksClass : Result::kNoRoom;
+  request.lacks = TimeCause::kNoRoom;
+  if (!choice && !CanServe(layout())) {
+    request.lacks = TimeCause::kNoPipeline;
+    return Result::kNoPipeline;
   }
+  if (!choice && LacksClass(request)) {
+    request.lacks = TimeCause::kOtherBits;
+    return Result::kLacksClass;
+  }
+  if (!choice) return Result::kNoRoom;
   const PipelineId pipeline = choice->pipeline->id;
   if (full.contains(pipeline)) return Result::kNoRoom;
   const RouteNeed need = NeedOf(request);
@@ -259,6 +265,7 @@ Placements::Result Placements::Place(RequestId id, std::set<PipelineId>& full, T
     return Result::kNoRoom;
   }
   router_->Charge(choice->walk, need);
+  request.lacks = TimeCause::kNoPipeline;  // until the pipeline is open
   request.placement = Placement{.walk = std::move(choice->walk),
                                 .pipeline = pipeline,
                                 .answer_work = need.answer_work,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "base/check.h"
@@ -25,6 +26,10 @@ Status Requests::Add(sched::NewRequest request, Time now) {
   Request added;
   added.spec = request;
   added.arrived = request.times ? request.times->arrived : now;
+  if (!request.account.begun()) {
+    request.account = TimeAccount(added.arrived);
+    if (request.times) request.account.Enter(TimeCause::kRestart);
+  }
   all_.emplace(id, std::move(added));
   Wait(id, std::move(request), now);
   return OkStatus();
@@ -35,8 +40,21 @@ void Requests::Wait(RequestId id, sched::NewRequest next, Time now) {
   request.pipeline.reset();
   request.waiting = std::move(next);
   request.waits_since = now;
+  request.ahead = static_cast<int>(queue_.size());
   queue_.emplace(request.arrived, id);
   try_queue_ = true;
+}
+
+std::optional<TimeAccount> Requests::AccountOfWaiting(RequestId id, Time now) const {
+  const Request* found = Find(id);
+  if (found == nullptr || !found->waiting) return std::nullopt;
+  const Request& request = *found;
+  TimeAccount account = request.waiting->account;
+  const TimeCause because = account.because();
+  const bool begins = because == TimeCause::kNone;
+  account.Spend(begins ? TimeUse::kQueue : TimeUse::kRequeue, begins ? request.lacks : because, now,
+                {.others = request.ahead});
+  return account;
 }
 
 void Requests::Place(RequestId id, PipelineId pipeline) {
@@ -94,7 +112,7 @@ int64_t Requests::OutputLimit(const Request& request) const {
 }
 
 bool Requests::EndWaiting(RequestId id, FinishReason reason, const Status& error,
-                          std::optional<int> index, std::vector<RequestOutput>& outputs) {
+                          std::optional<int> index, Time now, std::vector<RequestOutput>& outputs) {
   const Request& request = all_.at(id);
   sched::NewRequest& waiting = *all_.at(id).waiting;
   const int n = request.n();
@@ -112,6 +130,7 @@ bool Requests::EndWaiting(RequestId id, FinishReason reason, const Status& error
     output.error = error;
     if (--left > 0) continue;
     output.times = waiting.times.value_or(RequestTimes{.arrived = request.arrived});
+    output.account = std::make_shared<const TimeAccount>(*AccountOfWaiting(id, now));
   }
   return left == 0;
 }

@@ -60,6 +60,10 @@ class Requests {
     std::optional<sched::NewRequest> waiting;  // set while it waits: what its pipeline will get
     std::optional<Placement> placement;        // unset: it waits for one
     std::vector<int> ended;                    // its sequences that have ended
+    // For its account, while it waits: what the last attempt to place it lacked, and how many
+    // waited when it joined them.
+    TimeCause lacks = TimeCause::kNoPipeline;
+    int ahead = 0;
 
     int n() const { return spec.params->n; }
     int prompt_tokens() const { return static_cast<int>(spec.prompt->size()); }
@@ -73,6 +77,8 @@ class Requests {
   Status Add(sched::NewRequest request, Time now);
   // Its next pipeline gets `request`.
   void Wait(RequestId id, sched::NewRequest request, Time now);
+  // The account of a request that waits, until now. nullopt: it does not.
+  std::optional<TimeAccount> AccountOfWaiting(RequestId id, Time now) const;
   // It is in this pipeline, and waits no more.
   void Place(RequestId id, PipelineId pipeline);
   // It has ended.
@@ -116,7 +122,7 @@ class Requests {
   // Ends the unfinished sequences, or sequence `index`, of a request that waits, and appends their
   // outputs. True: the request has ended; the caller erases it.
   bool EndWaiting(RequestId id, FinishReason reason, const Status& error, std::optional<int> index,
-                  std::vector<RequestOutput>& outputs);
+                  Time now, std::vector<RequestOutput>& outputs);
   // Those that have waited for too long.
   std::vector<RequestId> Expired(Time now) const;
 

@@ -165,6 +165,7 @@ bool Transfers::Done(const PullDone& done, Time now) {
   Pipeline& to = pipelines_.at(ended->to);
   pipelines_.Touch(to.id);
   CountHandOver(*ended, to);
+  NotePull(*ended, to);
   const Migrations::Migration* migration = migrations_.Find(ended->pull.id);
   if (migration != nullptr && migration->to == to.id) {
     RoundEnded(to, *ended, now);
@@ -202,6 +203,24 @@ void Transfers::CountHandOver(const KvPulls::Ended& ended, const Pipeline& to) {
       }
       pipelines_.HandedOver(from->names[source], to.names[here], flow);
     }
+  }
+}
+
+// In the request's account.
+void Transfers::NotePull(const KvPulls::Ended& ended, Pipeline& to) const {
+  TimeAccount* account = to.scheduler->AccountOf(ended.pull.id);
+  if (account == nullptr || ended.arrived.empty()) return;
+  TimeEntry& pull = account->At(TimeUse::kPull, account->because());
+  for (const KvPulls::Arrived& part : ended.arrived) {
+    pull.bytes += part.bytes;
+    pull.pull_s = std::max(pull.pull_s, part.seconds);
+  }
+  pull.tokens += ended.pull.end_token - ended.pull.first_token;
+  pull.from.clear();
+  for (const PipelineHop& hop : ReadableHops(ended.from)) {
+    const Membership::Worker* worker = members_.Find(hop.ranks.front().worker);
+    if (worker == nullptr) continue;
+    pull.from += (pull.from.empty() ? "" : ", ") + worker->join.name;
   }
 }
 

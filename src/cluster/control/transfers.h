@@ -143,6 +143,7 @@ class Transfers {
   void ChangeOwner(Pipeline& from, Pipeline& to, RequestId id, Migrations::Paused paused);
   void MeasurePull(const PullDone& done, const sched::KvPull& pull);
   void CountHandOver(const KvPulls::Ended& ended, const Pipeline& to);
+  void NotePull(const KvPulls::Ended& ended, Pipeline& to) const;
   bool StartRound(Pipeline& to, const sched::KvPull& pull);
   bool StartFetch(Pipeline& to, const sched::KvPull& pull, bool doubtful);
   void RoundEnded(Pipeline& to, const KvPulls::Ended& ended, Time now);

@@ -152,6 +152,11 @@ std::optional<sched::RequestInfo> ControllerHost::Inspect(RequestId request) con
   return controller_->Inspect(request, clock_.Now());
 }
 
+std::optional<TimeAccount> ControllerHost::Account(RequestId request) const {
+  MutexLock lock(mutex_);
+  return controller_->Account(request, clock_.Now());
+}
+
 std::vector<sched::RequestInfo> ControllerHost::InspectAll() const {
   MutexLock lock(mutex_);
   return controller_->InspectAll(clock_.Now());

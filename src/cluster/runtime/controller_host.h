@@ -72,6 +72,7 @@ class ControllerHost : public Generator {
   void Abort(RequestId request, std::optional<int> index = {}) override;
   GeneratorStats Stats() const override;
   std::optional<sched::RequestInfo> Inspect(RequestId request) const override;
+  std::optional<TimeAccount> Account(RequestId request) const override;
   std::vector<sched::RequestInfo> InspectAll() const override;
   std::optional<std::string> NotReady() const override;
   std::optional<Duration> PredictedTtft(int prompt_tokens) const override;

@@ -167,6 +167,12 @@ void Harness::Collect() {
     outcome.ended = output.finish || output.times;
     outcome.error = output.error;
     outcome.cached_prompt_tokens = output.cached_prompt_tokens;
+    if (output.times) {
+      MR_CHECK(output.account && output.account->begin() == output.times->arrived &&
+               output.account->until() == now_)
+          << "the account of request " << output.request << " is not of its whole time";
+      output.account->CheckIntegrity();
+    }
     outputs_.push_back(std::move(output));
   }
   fresh_.clear();

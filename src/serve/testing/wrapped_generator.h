@@ -21,6 +21,9 @@ class WrappedGenerator : public cluster::Generator {
   std::optional<sched::RequestInfo> Inspect(RequestId request) const override {
     return inner->Inspect(request);
   }
+  std::optional<TimeAccount> Account(RequestId request) const override {
+    return inner->Account(request);
+  }
   std::vector<sched::RequestInfo> InspectAll() const override { return inner->InspectAll(); }
   bool Drain(Duration limit) override { return inner->Drain(limit); }
 

@@ -202,6 +202,11 @@ void ControllerProcess::Settle() {
 }
 
 void ControllerProcess::Deliver(RequestOutput& output) {
+  if (output.times) {
+    MR_CHECK(output.account && output.account->until() <= world_.now())
+        << "request " << output.request << " has no account of its time";
+    output.account->CheckIntegrity();
+  }
   const Defect defect = world_.defect();
   const bool victim = output.request == RequestId(2);
   if (victim && defect == Defect::kLoseOutput && !output.finish) return;
