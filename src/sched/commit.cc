@@ -11,6 +11,21 @@
 #include "sched/scheduler_impl.h"
 
 namespace millrace::sched {
+namespace {
+
+void TakePromptLogprobs(const StepLedger::Entry& entry, const SequenceResult& result) {
+  Request& r = *entry.sequence->request;
+  if (r.pools || !r.WantsWholePrompt()) return;
+  // The j-th belongs to token start + 1 + j; after preemption some are already known.
+  const int known = static_cast<int>(r.prompt_logprobs.size());
+  if (entry.start > known) return;
+  for (int j = known - entry.start; j < std::ssize(result.prompt_logprobs) && r.WantsWholePrompt();
+       ++j) {
+    r.prompt_logprobs.push_back(result.prompt_logprobs[j]);
+  }
+}
+
+}  // namespace
 
 void SchedulerImpl::Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs,
                            std::vector<KvPull>& pulls) {
@@ -93,19 +108,6 @@ void SchedulerImpl::IndexPrefixes(Sequence& sequence) {
   kv_.Index(sequence.chain, r.TokensOf(sequence), sequence.table, sequence.computed);
 }
 
-void SchedulerImpl::TakePromptLogprobs(const StepLedger::Entry& entry,
-                                       const SequenceResult& result) {
-  Request& r = *entry.sequence->request;
-  if (r.pools || !r.WantsWholePrompt()) return;
-  // The j-th belongs to token start + 1 + j; after preemption some are already known.
-  const int known = static_cast<int>(r.prompt_logprobs.size());
-  if (entry.start > known) return;
-  for (int j = known - entry.start; j < std::ssize(result.prompt_logprobs) && r.WantsWholePrompt();
-       ++j) {
-    r.prompt_logprobs.push_back(result.prompt_logprobs[j]);
-  }
-}
-
 // A vector ends its request. For the times it counts as the first token.
 void SchedulerImpl::TakeOutput(Sequence& sequence, const SequenceResult& result, Time now,
                                std::vector<RequestOutput>& outputs) {
@@ -114,8 +116,7 @@ void SchedulerImpl::TakeOutput(Sequence& sequence, const SequenceResult& result,
     r.times.first_token = now;
     stats_.prompt_tokens += r.prompt_tokens;
   }
-  r.account.Token(now - r.times.last_token.value_or(now),
-                  static_cast<int>(sequence.output.size()) - 1);
+  r.account.Token(now - r.times.last_token.value_or(now), static_cast<int>(sequence.output.size()));
   r.times.last_token = now;
   RequestOutput& output = AppendOutput(sequence, outputs);
   if (r.pools) {

@@ -120,7 +120,6 @@ class SchedulerImpl : public Scheduler {
              const SequenceResult* result, Time now, std::vector<RequestOutput>& outputs);
   void AdvanceComputed(const StepLedger::Entry& entry);
   void IndexPrefixes(Sequence& sequence);
-  void TakePromptLogprobs(const StepLedger::Entry& entry, const SequenceResult& result);
   void TakeOutput(Sequence& sequence, const SequenceResult& result, Time now,
                   std::vector<RequestOutput>& outputs);
   void Fail(Sequence& sequence, const Status& error, std::vector<RequestOutput>& outputs);

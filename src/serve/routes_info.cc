@@ -1,9 +1,8 @@
-// The routes about the server itself: models, health, version, metrics, requests in flight.
+// The routes about the state of the server: health, load, metrics, requests in flight.
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "serve/openapi.h"
 #include "serve/response.h"
 #include "serve/service_impl.h"
 
@@ -22,17 +21,6 @@ const char* StateName(sched::RequestState state) {
   return "unknown";
 }
 
-Json ModelCard(const std::string& name, const std::string& root, const ServedModel& model,
-               int64_t created) {
-  return {{"id", name},
-          {"object", "model"},
-          {"created", created},
-          {"owned_by", "millrace"},
-          {"root", root},
-          {"parent", nullptr},
-          {"max_model_len", model.max_model_len}};
-}
-
 Json SecondsOrNull(const std::optional<Time>& time, Time since) {
   return time ? Json((*time - since).seconds()) : Json();
 }
@@ -48,56 +36,9 @@ Json TimesJson(const RequestTimes& times) {
 
 }  // namespace
 
-void Service::Impl::Models(Call call) {
-  std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
-  if (!loaded) return;
-  Json list = Json::array();
-  const std::vector<std::string>& names = options_.served_names;
-  for (const std::string& name : names) {
-    list.push_back(ModelCard(name, names.front(), loaded->model, loaded->created));
-  }
-  call.reply->Send(JsonResponse({{"object", "list"}, {"data", std::move(list)}}));
-}
-
-void Service::Impl::OneModel(Call call) {
-  std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
-  if (!loaded) return;
-  const std::vector<std::string>& names = options_.served_names;
-  if (std::ranges::find(names, call.rest) == names.end()) {
-    return call.reply->Send(ErrorResponse(ModelNotFound(call.rest)));
-  }
-  call.reply->Send(
-      JsonResponse(ModelCard(call.rest, names.front(), loaded->model, loaded->created)));
-}
-
 // Requests that have not been answered, for load balancers; vLLM's name.
 void Service::Impl::Load(Call call) {
   call.reply->Send(JsonResponse({{"server_load", registry_.Live().size()}}));
-}
-
-// What this server can do, for people and for programs that choose among servers.
-void Service::Impl::ServerInfo(Call call) {
-  const std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
-  if (!loaded) return;
-  const ServedModel& model = loaded->model;
-  const auto name = [](const auto* format) {
-    return format != nullptr ? Json(std::string(format->name)) : Json();
-  };
-  call.reply->Send(JsonResponse({{"version", options_.version},
-                                 {"models", options_.served_names},
-                                 {"max_model_len", model.max_model_len},
-                                 {"vocab_size", model.spec.vocab_size},
-                                 {"num_layers", model.spec.num_layers},
-                                 {"cache_config", model.cache_config},
-                                 {"chat", model.chat_template != nullptr},
-                                 {"tool_call_parser", name(model.tool_format)},
-                                 {"reasoning_parser", name(model.reasoning_format)},
-                                 {"constrained_output", model.grammars.ok()},
-                                 {"resumable_streams", keeper_ != nullptr}}));
-}
-
-void Service::Impl::OpenApi(Call call) {
-  call.reply->Send(JsonResponse(OpenApiDocument(options_.version)));
 }
 
 // Healthy means that every request that can run makes progress (the scheduler's watchdog).
@@ -131,10 +72,6 @@ void Service::Impl::ReadyRoute(Call call) {
       return call.reply->Send(ErrorResponse(Unready("The model is still loading.")));
     case ServiceState::kDraining: return call.reply->Send(ErrorResponse(Draining()));
   }
-}
-
-void Service::Impl::Version(Call call) {
-  call.reply->Send(JsonResponse({{"version", options_.version}}));
 }
 
 void Service::Impl::Metrics(Call call) {

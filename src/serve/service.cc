@@ -106,6 +106,7 @@ Service::Impl::Impl(ServiceOptions options, const Clock& clock)
                [this](const std::string& prefix) { return NewId(prefix, next_id_.fetch_add(1)); }}),
       other_apis_(RoutesForOthers()),
       text_(RoutesForOthers()),
+      models_(RoutesForOthers(), options_.version, options_.resumable.enabled),
       keeper_(options_.resumable.enabled ? std::make_unique<StreamKeeper>(options_.resumable, clock)
                                          : nullptr),
       pings_(options_.ping_after > Duration{}
@@ -149,20 +150,15 @@ void Service::Impl::AddRoutes() {
   vectors_.AddTo(routes_);
   other_apis_.AddTo(routes_);
   text_.AddTo(routes_);
+  models_.AddTo(routes_);
   stored_.AddTo(routes_);
-  add("GET", "/api/version", Access::kOpen, &Impl::Version);
   if (keeper_) {
     add("GET", "/v1/streams/", Access::kKeyed, &Impl::ResumeStream, PathKind::kPrefix);
   }
-  add("GET", "/v1/models", Access::kKeyed, &Impl::Models);
-  add("GET", "/v1/models/", Access::kKeyed, &Impl::OneModel, PathKind::kPrefix);
-  add("GET", "/server_info", Access::kKeyed, &Impl::ServerInfo);
-  add("GET", "/openapi.json", Access::kOpen, &Impl::OpenApi);
   add("GET", "/load", Access::kKeyed, &Impl::Load);
   add("GET", "/health", Access::kOpen, &Impl::Health);
   add("GET", "/ping", Access::kOpen, &Impl::Health);
   add("GET", "/ready", Access::kOpen, &Impl::ReadyRoute);
-  add("GET", "/version", Access::kOpen, &Impl::Version);
   add("GET", "/metrics", Access::kMonitor, &Impl::Metrics);
   add("GET", "/cluster/status", Access::kAdmin, &Impl::ClusterStatus);
   add("GET", "/cluster/machines", Access::kAdmin, &Impl::ClusterMachines);

@@ -10,6 +10,7 @@
 #include "net/http.h"
 #include "serve/cluster_admin.h"
 #include "serve/model_context.h"
+#include "serve/model_routes.h"
 #include "serve/other_apis.h"
 #include "serve/router.h"
 #include "serve/service.h"
@@ -87,14 +88,9 @@ class Service::Impl {
   void RestoreStreams(const std::shared_ptr<ModelContext>& model_context,
                       cluster::RecoveredRequests& requests);
   // routes_info.cc
-  void Models(Call call);
-  void OneModel(Call call);
   void Health(Call call);
   void ReadyRoute(Call call);
-  void Version(Call call);
   void Load(Call call);
-  void ServerInfo(Call call);
-  void OpenApi(Call call);
   void Metrics(Call call);
   void DebugRequests(Call call);
   void DebugRequest(Call call);
@@ -116,6 +112,7 @@ class Service::Impl {
   VectorRoutes vectors_;
   OtherApis other_apis_;
   TextRoutes text_;
+  ModelRoutes models_;
   const std::unique_ptr<StreamKeeper> keeper_;       // null: streams end with their connection
   const std::unique_ptr<StreamPings> pings_;         // null: silent streams stay silent
   const std::shared_ptr<HttpMetrics> http_metrics_;  // shared with replies that outlive a call

@@ -3,6 +3,7 @@ and how its effect is seen. A new option needs a row in the group that suits it,
 import functools
 import pathlib
 
+import options_answer_effects as answers
 import options_effects as effects
 from options_harness import MODEL, free_port, make_certificate, run
 
@@ -96,10 +97,10 @@ def front(kind, at):
         "--ssl-keyfile": Row(at.certificate[1], lambda server, _: None),  # else no TLS at all
         "--chat-template": Row(
             at.write("chat.jinja", "{% for m in messages %}[[{{ m.content }}]]{% endfor %}"),
-            effects.chat_template),
-        "--tool-call-parser": Row("json", effects.tool_calls),
-        "--reasoning-parser": Row("think", effects.reasoning),
-        "--resume-grace": Row("30", effects.resumable),
+            answers.chat_template),
+        "--tool-call-parser": Row("json", answers.tool_calls),
+        "--reasoning-parser": Row("think", answers.reasoning),
+        "--resume-grace": Row("30", answers.resumable),
         "--shutdown-timeout": Row("0.1", effects.aborts_what_runs, last=True),
     }
     if kind != "serve":
@@ -127,9 +128,9 @@ def sizes(kind, at):
         "--scheduling-policy": Row("priority", effects.priority),
         "--seed": Row("7", effects.seed),
         "--step-log": Row(at.folder / "steps.jsonl", effects.step_log),
-        "--store": Row(at.folder / "objects", effects.object_store),
-        "--store-bytes": Row("2MiB", effects.object_store_limit),
-        "--ping-interval": Row("0.05", effects.pings),
+        "--store": Row(at.folder / "objects", answers.object_store),
+        "--store-bytes": Row("2MiB", answers.object_store_limit),
+        "--ping-interval": Row("0.05", answers.pings),
     }
     if kind == "serve --cluster":
         rows["--pipeline-parallel-size"] = Row("2", effects.stages)

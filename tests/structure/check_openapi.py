@@ -13,9 +13,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SERVE = ROOT / "src/serve"
 READ = re.compile(r'\breader_?\.(?:Bool|Int|Bits|Number|String|StringOrList|Object|Array|Find|Ignore|'
                   r'Unsupported)\(\s*"(\w+)"')
-TOKENS = re.compile(r'\bReadTokens\(reader, "(\w+)"')
+PASSED = re.compile(r'\b(?:ReadTokens|ReadPrompts|AddTexts)\(reader, "(\w+)"')
 TAKEN = re.compile(r'\b(?:Take|Copy)\(\s*"(\w+)"')
-COPIED = re.compile(r'for \(const char\* field :\s*\{([^}]*)\}\) (?:Copy|\{\s*Copy|reader_\.Find)', re.S)
+LOOP = re.compile(r'for \(const char\* field :\s*\{([^}]*)\}\)(.{0,40})', re.S)
 REFUSED = re.compile(r'\breader_?\.Unsupported\(\s*"(\w+)"')
 IGNORED = re.compile(r'\breader_?\.Ignore\(\s*"(\w+)"')
 ROUTE = re.compile(r'\badd\(\s*"(GET|POST|DELETE)",\s*"(/[^"]*)"')
@@ -45,10 +45,12 @@ class Parser:
 
     def __init__(self, *texts):
         text = "\n".join(texts)
-        self.fields = set(READ.findall(text)) | set(TOKENS.findall(text)) | set(TAKEN.findall(text))
-        for names in COPIED.findall(text):
-            self.fields |= set(re.findall(r'"(\w+)"', names))
+        self.fields = set(READ.findall(text)) | set(PASSED.findall(text)) | set(TAKEN.findall(text))
         self.refused, self.ignored = set(REFUSED.findall(text)), set(IGNORED.findall(text))
+        for names, use in LOOP.findall(text):
+            found = set(re.findall(r'"(\w+)"', names))
+            self.fields |= found
+            self.refused |= found if "Unsupported(field" in use else set()
 
 
 def parsers():
@@ -60,6 +62,13 @@ def parsers():
     generation = common.replace(refused_there, "")
     ignored_everywhere = function_of(ignored, "IgnoreKnownFields")
     constraint = read("parse_constraint.cc")
+    vectors = read("parse_vectors.cc")
+    starts = [vectors.index(f"Parsed<{name}> Parse{name}(")
+              for name in ("EmbeddingRequest", "ScoreRequest", "RerankRequest")]
+    embedding, score, rerank = (vectors[a:b] for a, b in zip(starts, [*starts[1:], None]))
+    of_all = "".join(function_of(vectors, name)
+                     for name in ("ReadPooling", "ReadTruncation", "ReadVectorOptions"))
+    documents = function_of(vectors, "AddDocuments")
     tokenize = read("parse_tokenize.cc")
     half = tokenize.index("ParseDetokenizeRequest")
     return {
@@ -69,6 +78,9 @@ def parsers():
         "TokenizeRequest": Parser(conversation, refused_there, tokenize[:half]),
         "DetokenizeRequest": Parser(tokenize[half:]),
         "ResponsesRequest": Parser(read("responses_request.cc")),
+        "EmbeddingRequest": Parser(of_all, embedding),
+        "ScoreRequest": Parser(of_all, score),
+        "RerankRequest": Parser(of_all, rerank, documents),
         "MessagesRequest": Parser(read("messages_api.cc")),
     }
 
@@ -81,6 +93,9 @@ def routes():
                 continue
             for rest in BELOW.get((method, route), [""]):
                 found.add((method, route + rest))
+    text = (SERVE / "vector_routes.cc").read_text()
+    text = text[text.index("::AddTo("):]
+    found |= {("POST", route) for route in re.findall(r'"(/\w[^"]*)"', text[:text.index("\n}")])}
     return found
 
 

@@ -261,8 +261,7 @@ void ControllerCore::HandleOutputs(Pipeline& pipeline, size_t first, Time now) {
     if (pipeline.role == StageRole::kPrefill) pipeline.scheduler->ReleaseKv(id);
     const bool answered =
         *output.finish == FinishReason::kStop || *output.finish == FinishReason::kLength;
-    const Request& ended = requests_.at(id);
-    if (answered && !ended.spec.params->pools()) requests_.Answered(ended);
+    if (answered) requests_.Answered(requests_.at(id));
     if (transfers_.IsLeaving(pipeline)) ++counters_.drained_finished;
     pipelines_.Remove(pipeline, id);
     Forget(id);

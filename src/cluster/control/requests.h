@@ -112,7 +112,9 @@ class Requests {
   int EstimatedBlocks(const Request& request) const;
 
   // Its answer ended by itself. Later estimates use its length.
-  void Answered(const Request& request) { outputs_.Ended(request.delivered / request.n()); }
+  void Answered(const Request& request) {
+    if (!request.spec.params->pools()) outputs_.Ended(request.delivered / request.n());
+  }
 
   // Something has changed, so requests that wait may find a place.
   void TryQueue() { try_queue_ = true; }

@@ -1,0 +1,63 @@
+"""How the effects of options on answers are seen, for options_table.py: their form, streams, and what
+of them is stored. options_effects.py has the others."""
+import contextlib
+import json
+import pathlib
+
+from options_effects import LONG, check, same
+from options_harness import in_parallel, wait_until
+
+
+def chat_template(server, value):
+    check("[[" in value.read_text(), "the template of this test marks messages")
+    asked = {"messages": [{"role": "user", "content": "sea"}]}
+    tokens = server.json("/tokenize", asked)["tokens"]
+    same(server.json("/detokenize", {"tokens": tokens})["prompt"], "[[sea]]")
+
+
+def tool_calls(server, _):
+    """The template of this test shows no way to write calls."""
+    _, headers, _ = server.request("POST", "/v1/chat/completions", {
+        "messages": [{"role": "user", "content": "sea"}], "max_tokens": 2,
+        "tools": [{"type": "function", "function": {"name": "f"}}]})
+    check("tools" not in (headers["X-Millrace-Ignored"] or ""), f"{headers}")
+
+
+def reasoning(server, _):
+    """Only a model that reasons takes a budget for it."""
+    status, _, text = server.request("POST", "/v1/chat/completions", {
+        "messages": [{"role": "user", "content": "sea"}], "max_tokens": 2,
+        "thinking_token_budget": 1})
+    check(status == 200, f"{status} {text}")
+
+
+def resumable(server, _):
+    status, headers, text = server.request("POST", "/v1/completions",
+                                           {"prompt": "Once", "max_tokens": 4, "stream": True})
+    same(status, 200)
+    check(headers["X-Stream-Id"] and "\nid: " in "\n" + text, f"{headers} {text}")
+
+
+def pings(server, _):
+    wait = in_parallel([lambda: server.complete(n=20, **LONG)])
+    wait_until(lambda: server.metric("vllm:num_requests_running") > 0, "it runs")
+    body = json.dumps({"prompt": "Once", "max_tokens": 4, "stream": True})
+    with contextlib.closing(server.connect()) as connection:
+        connection.request("POST", "/v1/completions", body, server.headers())
+        same(connection.getresponse().readline(), b": ping\n")
+    wait()
+
+
+def object_store(server, value):
+    made = server.json("/v1/responses", {"input": "Once", "max_output_tokens": 4})
+    same(server.json("/v1/responses/" + made["id"])["id"], made["id"])
+    check((pathlib.Path(value) / "objects.sqlite").stat().st_size > 4000, "nothing is stored")
+
+
+def object_store_limit(server, _):  # files may take half of it
+    part = "--b\r\nContent-Disposition: form-data; name="
+    form = f"{part}purpose\r\n\r\nbatch\r\n{part}file\r\n\r\n{'x' * 1_200_000}\r\n--b--"
+    with contextlib.closing(server.connect()) as connection:
+        connection.request("POST", "/v1/files", form,
+                           server.headers() | {"Content-Type": "multipart/form-data; boundary=b"})
+        same(connection.getresponse().status, 429)
