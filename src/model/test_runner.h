@@ -52,9 +52,12 @@ class TestRunner {
     return sequence;
   }
 
-  // Computes chunks[i] tokens of sequence i in one batch. Returns the logits of every row.
+  using HeadPart = tensor::Rows (Model::*)(int first, int count);
+
+  // Computes chunks[i] tokens of sequence i in one batch. Returns the logits of every row, or what
+  // they are made of.
   std::vector<std::vector<float>> Step(const std::vector<TestSequence*>& sequences,
-                                       const std::vector<int>& chunks) {
+                                       const std::vector<int>& chunks, HeadPart of = &Model::Head) {
     std::vector<TokenId> tokens;
     std::vector<int32_t> positions;
     std::vector<tensor::AttentionSpan> spans;
@@ -73,7 +76,7 @@ class TestRunner {
     model_->Embed(all);
     const Status ran = model_->Layers(all);
     EXPECT_TRUE(ran.ok()) << ran.ToString();
-    return Logits(rows);
+    return Read(rows, of);
   }
 
   static std::vector<int32_t> AllRows(int rows) {
@@ -84,38 +87,14 @@ class TestRunner {
 
   // Of the first `rows` of the step's outputs. Empty where the model has no head: a
   // tensor-parallel rank other than 0.
-  std::vector<std::vector<float>> Logits(int rows) {
-    std::vector<std::vector<float>> all;
-    if (!model_->has_head()) return all;
-    const size_t vocab = static_cast<size_t>(model_->spec().vocab_size);
-    for (int first = 0; first < rows;) {
-      const int n = std::min(rows - first, model_->max_logits_rows());
-      std::vector<float> host(static_cast<size_t>(n) * vocab);
-      device_->Read(model_->Head(first, n), host.data());
-      for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
-        all.emplace_back(host.begin() + static_cast<ptrdiff_t>(i * vocab),
-                         host.begin() + static_cast<ptrdiff_t>((i + 1) * vocab));
-      }
-      first += n;
-    }
-    return all;
-  }
+  std::vector<std::vector<float>> Logits(int rows) { return Read(rows, &Model::Head); }
 
-  // What enters the vocabulary projection at every position of `tokens`, computed in one chunk.
+  // What enters the vocabulary projection at every position of `tokens`.
   std::vector<std::vector<float>> HeadInputs(const std::vector<TokenId>& tokens) {
-    const int rows = static_cast<int>(Prefill(tokens, 1000).size());
-    std::vector<std::vector<float>> all;
-    for (int first = 0; first < rows; first += model_->max_logits_rows()) {
-      const tensor::Rows states =
-          model_->HeadInput(first, std::min(rows - first, model_->max_logits_rows()));
-      const auto columns = static_cast<size_t>(states.cols);
-      std::vector<float> host(static_cast<size_t>(states.rows) * columns);
-      device_->Read(states, host.data());
-      for (auto at = host.begin(); at != host.end(); at += states.cols) {
-        all.emplace_back(at, at + states.cols);
-      }
-    }
-    return all;
+    next_block_ = 0;
+    const int count = static_cast<int>(tokens.size());
+    TestSequence s = NewSequence(tokens, count);
+    return Step({&s}, {count}, &Model::HeadInput);
   }
 
   // Logits of every position of `tokens`, computed in chunks of `chunk`.
@@ -147,6 +126,22 @@ class TestRunner {
   }
 
  private:
+  std::vector<std::vector<float>> Read(int rows, HeadPart of) {
+    std::vector<std::vector<float>> all;
+    if (!model_->has_head()) return all;
+    for (int first = 0; first < rows;) {
+      const int n = std::min(rows - first, model_->max_logits_rows());
+      const tensor::Rows read = ((*model_).*of)(first, n);
+      std::vector<float> host(static_cast<size_t>(n) * static_cast<size_t>(read.cols));
+      device_->Read(read, host.data());
+      for (auto at = host.begin(); at != host.end(); at += read.cols) {
+        all.emplace_back(at, at + read.cols);
+      }
+      first += n;
+    }
+    return all;
+  }
+
   std::unique_ptr<tensor::Device> device_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<tensor::KvPool> kv_;

@@ -277,7 +277,7 @@ TEST(Routes, BodiesMayBeGzip) {
 TEST(Routes, UnknownPathsAre404WithAnErrorBody) {
   TestServer server;
   for (const char* path :
-       {"/", "/v1", "/v1/embeddings", "/v1/images", "/v1/audio/speech", "//health", "/health/",
+       {"/", "/v1", "/v1/embedding", "/v1/images", "/v1/audio/speech", "//health", "/health/",
         "/Health", "/v1/completions/x", "/debug/requests/"}) {
     auto reply = server.Start("GET", path);
     EXPECT_EQ(reply->status(), 404) << path;

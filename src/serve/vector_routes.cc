@@ -26,9 +26,11 @@ ApiError TooLongForVector(int max_model_len, const std::string& where, size_t to
 
 void Truncate(const VectorOptions& options, std::vector<TokenId>& tokens) {
   if (!options.truncate_to || std::cmp_less_equal(tokens.size(), *options.truncate_to)) return;
-  const auto kept = tokens.begin() + *options.truncate_to;
-  if (options.keeps_end) std::rotate(tokens.begin(), tokens.end() - *options.truncate_to, kept);
-  tokens.erase(kept, tokens.end());
+  if (options.keeps_end) {
+    tokens.erase(tokens.begin(), tokens.end() - *options.truncate_to);
+  } else {
+    tokens.resize(static_cast<size_t>(*options.truncate_to));
+  }
 }
 
 Parsed<std::vector<TokenId>> EncodeInput(const ServedModel& model, const VectorOptions& options,

@@ -118,6 +118,7 @@ sched::NewRequest AsRequest(const TestRequest& r, RequestId id, int max_tokens, 
   params.min_tokens = 0;
   params.ignore_eos = true;
   params.prompt_logprobs = {};
+  params.pooling = Pooling::kNone;
   params.max_tokens = max_tokens;
   return {.id = id,
           .prompt = std::make_shared<const std::vector<TokenId>>(r.prompt),

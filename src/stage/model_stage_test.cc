@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "model/test_folder.h"
+#include "model/test_runner.h"
 #include "stage/stage_runner.h"
 #include "stage/testing_pipelines.h"
 
@@ -83,6 +84,47 @@ TEST_F(ModelStageTest, APipelineOverStagesAnswersLikeOneProcess) {
       RunPipelines({&pipeline}, Pointers(stages), Merge::kNever, 5);
       ASSERT_EQ(pipeline.answers().texts(), expected.texts()) << shape << ", " << split.size();
     }
+  }
+}
+
+// By definition: all states of the prompt at once, the last one or their mean.
+std::vector<float> VectorOf(const std::vector<std::vector<float>>& states, Pooling pooling) {
+  if (pooling == Pooling::kLast) return states.back();
+  std::vector<float> mean;
+  for (size_t i = 0; i < states.front().size(); ++i) {
+    double sum = 0;
+    for (const std::vector<float>& state : states) sum += double{state[i]};
+    mean.push_back(static_cast<float>(sum / static_cast<double>(states.size())));
+  }
+  return mean;
+}
+
+TEST_F(ModelStageTest, AVectorIsOfTheStatesThatEnterTheHead) {
+  std::vector<TestRequest> requests = MixedRequests(2, 8);
+  requests[0].params = requests[1].params = {};
+  requests[0].params.pooling = Pooling::kLast;
+  requests[1].params.pooling = Pooling::kMean;
+  for (TestRequest& r : requests) r.prompt.resize(50, 17);
+  sched::SchedulerOptions chunked = Roomy();
+  chunked.max_num_batched_tokens = 7;
+  for (const char* shape : {"llama-160m", "opt-350m"}) {
+    const std::string path = MakeTinyModel(folder_.path(), shape);
+    Result<model::TestRunner> whole = model::TestRunner::Open(path);
+    ASSERT_TRUE(whole.ok()) << whole.status().ToString();
+    auto device = NewTestDevice();
+    auto model = LoadTestModel(path, *device);
+    auto runner = StageRunner::Create(std::move(device), std::move(model), {.num_blocks = 400});
+    auto scheduler = std::move(sched::Scheduler::Create(chunked)).value();
+    AddRequests(*scheduler, requests);
+    size_t vectors = 0;
+    EXPECT_TRUE(RunAlone(*scheduler, **runner, [&](const RequestOutput& out) {
+      const TestRequest& asked = requests[out.request.value() - 1];
+      const auto states = whole->HeadInputs(asked.prompt);
+      EXPECT_EQ(std::ssize(out.pooled), whole->model().spec().embedding_size);
+      EXPECT_EQ(out.pooled, VectorOf(states, asked.params.pooling)) << shape;
+      ++vectors;
+    }));
+    EXPECT_EQ(vectors, 2u);
   }
 }
 

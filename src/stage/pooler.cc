@@ -18,9 +18,8 @@ void Pooler::Add(int position, std::span<const float> state) {
 }
 
 Result<std::vector<float>> Pooler::Vector(int prompt_tokens) const {
-  if (gap_ || (pooling_ == Pooling::kMean && added_ != prompt_tokens)) {
-    return Internal("the mean of a prompt lacks the states of some tokens");
-  }
+  const int needed = pooling_ == Pooling::kMean ? prompt_tokens : 1;
+  if (gap_ || added_ != needed) return Internal("the states of some of the prompt are missing");
   std::vector<float> vector;
   vector.reserve(sum_.size());
   for (const double sum : sum_) {

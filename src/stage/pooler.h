@@ -17,19 +17,18 @@ class Pooler {
  public:
   explicit Pooler(Pooling pooling) : pooling_(pooling) {}
 
-  // Whether the state of the token at `position`, of a prompt of so many tokens, is to be added. A
-  // mean misses states if it was not given all of those before.
+  // Whether the state of the token at `position`, of a prompt of so many tokens, is to be added.
   bool Wants(int position, int prompt_tokens) const {
     return pooling_ == Pooling::kMean ? position >= added_ : position + 1 == prompt_tokens;
   }
   void Add(int position, std::span<const float> state);
-  // kInternal: a state is missing, or is not a number. REQUIRES: the last token's was added.
+  // kInternal: a state is missing, or is not a number.
   Result<std::vector<float>> Vector(int prompt_tokens) const;
 
  private:
   const Pooling pooling_;
   int added_ = 0;            // states
-  bool gap_ = false;         // a mean lacks some
+  bool gap_ = false;         // a mean lacks one before the last
   std::vector<double> sum_;  // of a single state it has the exact bits
 };
 

@@ -55,6 +55,7 @@ TEST(Pooler, AMissingStateIsAnError) {
   Pooler late(Pooling::kMean);
   AddAll(late, 1, 8, 8);
   EXPECT_EQ(late.Vector(8).status().code(), StatusCode::kInternal);
+  EXPECT_EQ(Pooler(Pooling::kLast).Vector(8).status().code(), StatusCode::kInternal);
 }
 
 TEST(Pooler, WhatIsNoNumberIsAnError) {

@@ -20,8 +20,9 @@ void LoadMeter::Heard(const RequestOutput& output, Time now) {
   if (found == running_.end()) return;
   Running& request = found->second;
   request.sequences = std::max(request.sequences, output.index + 1);
-  request.tokens += static_cast<int>(output.tokens.size());
-  if (!output.tokens.empty()) NoteToken(now);
+  // A vector takes as much as a prompt with one token.
+  request.tokens += static_cast<int>(output.pooled.empty() ? output.tokens.size() : 1);
+  if (output.yields()) NoteToken(now);
   if (output.finish && output.times) End(output.request, output, now);
 }
 

@@ -39,6 +39,18 @@ TEST(LoadMeter, RateLengthsAndVariationOfASpan) {
   EXPECT_EQ(meter.Lengths(10).back().prompt_tokens, 300);
 }
 
+TEST(LoadMeter, AVectorCountsAsAToken) {
+  LoadMeter meter({});
+  meter.Arrived(RequestId(1), 300, At(0));
+  RequestOutput output;
+  output.request = RequestId(1);
+  output.pooled = {1};
+  output.finish = FinishReason::kStop;
+  output.times = RequestTimes{.arrived = At(0), .first_token = At(1), .last_token = At(1)};
+  meter.Heard(output, At(1));
+  EXPECT_DOUBLE_EQ(meter.Load(At(0), At(2)).output_tokens, 1);
+}
+
 TEST(LoadMeter, APoissonStreamHasVariationOne) {
   LoadMeter meter({});
   Rng rng(4);
