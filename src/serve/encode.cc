@@ -89,10 +89,9 @@ Parsed<std::string> RenderConversation(const ServedModel& model, const Conversat
   if (model.chat_template == nullptr) {
     return UnsupportedField("messages", "this model has no chat template; use /v1/completions");
   }
-  std::string white_space;
-  const text::ChatInput input{.messages_json = conversation.continue_last
-                                                   ? MarkEnd(conversation.messages, white_space)
-                                                   : conversation.messages,
+  std::string marked, white_space;
+  if (conversation.continue_last) marked = MarkEnd(conversation.messages, white_space);
+  const text::ChatInput input{.messages_json = marked.empty() ? conversation.messages : marked,
                               .tools_json = conversation.tools,
                               .kwargs_json = conversation.template_kwargs,
                               .add_generation_prompt = conversation.add_generation_prompt,

@@ -47,9 +47,10 @@ void BackgroundQueue::Run() {
     changed_.wait(lock, [this]() MR_REQUIRES(mutex_) {
       return stopping_ || (started_ && !waiting_.empty() && running_ < running_max_);
     });
-    if (std::exchange(pausing_, false)) {
+    if (pausing_) {
       changed_.wait_for(lock, std::chrono::nanoseconds(pause_.ns),
-                        [this]() MR_REQUIRES(mutex_) { return stopping_; });
+                        [this]() MR_REQUIRES(mutex_) { return stopping_ || !pausing_; });
+      pausing_ = false;
     }
     if (stopping_) return;
     std::shared_ptr<Job> job = std::move(waiting_.front());
@@ -65,10 +66,8 @@ void BackgroundQueue::Run() {
 void BackgroundQueue::Ended(std::shared_ptr<Job> job, End end) {
   MutexLock lock(mutex_);
   --running_;
-  if (end == End::kTryAgain) {
-    waiting_.push_back(std::move(job));
-    pausing_ = true;
-  }
+  pausing_ = end == End::kTryAgain;  // one that is done leaves room
+  if (pausing_) waiting_.push_back(std::move(job));
   changed_.notify_all();
 }
 

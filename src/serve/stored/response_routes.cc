@@ -266,7 +266,8 @@ void ResponseRoutes::Fetch(Call call) {
     if (const auto* error = std::get_if<ApiError>(&wanted)) {
       return later.reply->Send(ErrorResponse(*error));
     }
-    if (const auto& after = std::get<std::optional<uint64_t>>(wanted)) {
+    const auto& after = std::get<std::optional<uint64_t>>(wanted);
+    if (after && later.request.method != "HEAD") {
       const std::string id = rest;
       return Follow(std::move(later), id, *after);
     }
