@@ -380,6 +380,11 @@ TEST(BackgroundResponses, SurviveTheServer) {
     body["stream"] = true;
     auto follower = server.Post("/v1/responses", body);
     streamed_path = PathOfStream(*follower);
+    // The requests are aborted before a step can end.
+    std::thread drain([&server] { server.service->Drain(Duration{}); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    server.gate.Open();
+    drain.join();
   }
   EXPECT_EQ(store->ListOpen(ObjectKind::kResponse)->size(), 2u);
   TestServer server(options);
