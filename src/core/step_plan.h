@@ -56,9 +56,10 @@ struct SequenceStart {
 enum class LogitsWanted : uint8_t {
   kNone,  // a chunk that does not reach the sequence's last known token
   kLast,  // sample after the last token of the step
-  kAll,   // as kLast, plus log-probabilities of the prompt's tokens (echo, prompt_logprobs), or
-         // every token's state for a mean. A token sampled by a chunk that does not reach the last
-         // known token is ignored
+  // As kLast, plus log-probabilities of the prompt's tokens (echo, prompt_logprobs), or every
+  // token's state for a mean. A token sampled by a chunk that does not reach the last known token
+  // is ignored.
+  kAll,
 };
 
 // One sequence's share of a step. A sequence is in at most one step in flight.
