@@ -19,10 +19,10 @@ POST_LIMIT_S = 60
 class Server:
     """Serves from its construction until `stop`."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, model=MODEL):
         self.lines = []
         self.process = subprocess.Popen(
-            [BINARY, "serve", MODEL, "--host", "127.0.0.1", "--port", "0", "--served-model-name",
+            [BINARY, "serve", model, "--host", "127.0.0.1", "--port", "0", "--served-model-name",
              "demo", *flags], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.reader = threading.Thread(target=self.read, daemon=True)
         self.reader.start()

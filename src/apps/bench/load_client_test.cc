@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <set>
 #include <thread>
 
 #include "base/json.h"
@@ -86,6 +88,26 @@ TEST(RequestBody, RequestsAStreamWithUsage) {
   body = *ParseJson(RequestBody(target, request));
   EXPECT_EQ(body["messages"][0]["content"], "hello");
   EXPECT_FALSE(body.contains("prompt"));
+  EXPECT_FALSE(body.contains("logprobs"));
+}
+
+TEST(RequestBody, HasTheFieldsThatAreWanted) {
+  LoadTarget target;
+  target.fields = {{"top_p", 0.5}, {"stop", {"."}}};
+  target.logprobs = 3;
+  Json body = *ParseJson(RequestBody(target, {}));
+  EXPECT_EQ(body["top_p"], 0.5);
+  EXPECT_EQ(body["stop"], Json({"."}));
+  EXPECT_EQ(body["logprobs"], 3);
+  EXPECT_FALSE(body.contains("temperature"));  // the server's, unless it is among the fields
+  target.chat = true;
+  body = *ParseJson(RequestBody(target, {}));
+  EXPECT_EQ(body["logprobs"], true);
+  EXPECT_EQ(body["top_logprobs"], 3);
+  for (const auto& [name, value] : body.items()) {
+    const bool wanted = target.fields.contains(name) || name.ends_with("logprobs");
+    EXPECT_EQ(IsOwnField(name), !wanted) << name;
+  }
 }
 
 // Answers with three tokens at once and counts the requests that are open at the same time.
@@ -105,9 +127,18 @@ class FakeServer {
   }
   uint16_t port() const { return server_->port(); }
   int open_max() const { return open_max_; }
+  // "NAME=VALUE" of the headers of all requests.
+  std::set<std::string> headers() {
+    std::lock_guard lock(mutex_);
+    return headers_;
+  }
 
  private:
   void Answer(const net::HttpRequest& request, std::shared_ptr<net::HttpReply> reply) {
+    {
+      std::lock_guard lock(mutex_);
+      for (const auto& [name, value] : request.headers) headers_.insert(name + "=" + value);
+    }
     if (request.body.find("\"max_tokens\":13") != std::string::npos) {
       return reply->Send({400, {}, R"({"error":{"message":"unlucky"}})"});
     }
@@ -122,6 +153,8 @@ class FakeServer {
     });
   }
 
+  std::mutex mutex_;
+  std::set<std::string> headers_;
   std::atomic<int> open_ = 0, open_max_ = 0;
   std::vector<std::thread> threads_;  // written by the single I/O thread
   std::unique_ptr<net::HttpServer> server_;
@@ -135,6 +168,8 @@ TEST(LoadClient, SendsAllRequestsWithinTheConcurrencyLimit) {
   LoadTarget target;
   target.url =
       *net::ParseUrl("http://127.0.0.1:" + std::to_string(server.port()) + "/v1/completions");
+  target.headers = {{"X-Team", "blue"}};
+  target.request_id_prefix = "run-";
   LoadClient client(**http, target, clock);
   std::vector<BenchRequest> requests(30);
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -150,11 +185,16 @@ TEST(LoadClient, SendsAllRequestsWithinTheConcurrencyLimit) {
   EXPECT_EQ(last_done, 30);
   EXPECT_EQ(last_failed, 1);
   EXPECT_LE(server.open_max(), 3);
+  for (const char* header :
+       {"X-Team=blue", "X-Request-Id=run-0", "X-Request-Id=run-29", "Content-Type=application/json"}) {
+    EXPECT_TRUE(server.headers().contains(header)) << header;
+  }
   EXPECT_GE(result.duration_s, 0.058);
   for (size_t i = 0; i < requests.size(); ++i) {
     const Outcome& outcome = result.outcomes[i];
     EXPECT_EQ(outcome.error, i == 4 ? "HTTP 400: unlucky" : "");
     EXPECT_GE(outcome.start_s, requests[i].arrival_s);
+    EXPECT_NEAR(outcome.queue_s, outcome.start_s - requests[i].arrival_s, 1e-9);
     EXPECT_EQ(outcome.text, i == 4 ? "" : "abc");
   }
 }
