@@ -20,8 +20,8 @@ class BackgroundQueue {
   // Starts its request and returns; calls `end` once, from any thread, when the request has ended.
   using Job = std::function<void(std::function<void(End)> end)>;
 
-  // At most `running_max` jobs run, and at most `waiting_max` wait. After one has to be tried again,
-  // none starts before another one is done, or for `pause`.
+  // At most `running_max` jobs run, and at most `waiting_max` wait. When one has to be tried again,
+  // none starts until another one is done, or for `pause`.
   BackgroundQueue(int running_max, size_t waiting_max, Duration pause);
   ~BackgroundQueue();  // drops what waits; the jobs that run must have ended
 
