@@ -44,6 +44,7 @@ struct GenerationSpec {
   std::string owner;       // Call::owner
   bool resumable = false;  // a kept stream: one event per token, regardless of timing
   Time arrived;
+  std::optional<TraceContext> trace;  // Call::trace
 };
 
 class Generation : public std::enable_shared_from_this<Generation> {
@@ -99,6 +100,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   void Deliver(int prompt, RequestOutput&& output);  // engine's thread
   void ScheduleIfNeeded() MR_REQUIRES(mutex_);
+  void NoteDelivered();
   void Run();  // a worker
   void Process(Mail& mail);
   void TakeFingerprint(int prompt, const RequestOutput& output);
@@ -127,6 +129,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<Choice> choices_;  // n per prompt, in the order of the prompts
   std::vector<PromptState> prompts_;
   size_t finished_choices_ = 0;
+  bool delivered_ = false;  // the registry knows that the answer is over
   bool answered_ = false;
 };
 

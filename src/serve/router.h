@@ -5,12 +5,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "net/http.h"
 #include "serve/admin_access.h"
+#include "serve/trace_context.h"
 
 namespace millrace::serve {
 
@@ -22,6 +24,7 @@ struct Call {
   std::string rest;        // the part of the path after that of a kPrefix route
   // ApiKeys::Fingerprint, "" without keys. It separates the cached prefixes and streams of keys.
   std::string owner;
+  std::optional<TraceContext> trace;  // if spans are exported
 };
 
 enum class PathKind { kExact, kPrefix };  // kPrefix: at least one byte follows the path

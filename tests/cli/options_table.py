@@ -125,6 +125,8 @@ def sizes(kind, at):
         "--no-enable-prefix-caching": Row((), effects.no_prefix_caching),
         "--scheduling-policy": Row("priority", effects.priority),
         "--seed": Row("7", effects.seed),
+        "--log-format": Row("json", effects.log_format),
+        "--otlp-endpoint": Row(f"http://127.0.0.1:{free_port()}", effects.spans),
         "--step-log": Row(at.folder / "steps.jsonl", effects.step_log),
     }
     if kind == "serve --cluster":
@@ -266,12 +268,14 @@ def workers(at):
         "--price": Row("0.12 USD/h", effects.worker_price),
         "--spot": Row((), effects.worker_spot),
         "--profile": Row(at.profile, effects.worker_profile),
+        "--log-format": Row("json", effects.log_format),
     }
     second = {
         "--weights": Row("peer", effects.joined),  # it has layers, and no folder to read them from
         "--config": Row(at.write("worker.yaml", "name: from-file\n"), effects.joined),
         "--activations": Row("bf16x2", effects.worker_kernels),
         "--log-level": Row("warning", lambda worker, _: effects.log_level(worker, None)),
+        "--health-listen": Row(f"127.0.0.1:{free_port()}", effects.worker_health),
     }
     return first, second
 
@@ -280,7 +284,8 @@ def workers(at):
 WORKER_ALONE = {"--max-model-len": ("100",), "--rdma": ("rc",), "--insecure": ("true",),
                 "--profile-cache": ("cache",), "--no-measure-profile": (),
                 "--notice-source": ("aws",), "--notice-endpoint": ("http://127.0.0.1:9",),
-                "--grace": ("20s",), "--weights-extra": ("1000",)}
+                "--grace": ("20s",), "--weights-extra": ("1000",),
+                "--health-stuck-after": ("30",)}
 
 
 def words_of(rows):

@@ -24,6 +24,7 @@ struct ServeFlags {
   std::string admin_listen;  // HOST:PORT; empty: operators have the unix socket only
   std::string ssl_certfile, ssl_keyfile, chat_template;
   AnswerParsers parsers;
+  std::string otlp_endpoint;  // empty: no spans
   double shutdown_timeout_s = 30;
   double resume_grace_s = 0;
   std::optional<double> refuse_beyond;  // times engine.slo.ttft_s
