@@ -24,19 +24,23 @@ std::optional<std::string> GetEnvironment(const std::string& name) {
 }
 
 // A message of a library may hold line breaks; what a user sees is one line.
-void PrintError(const std::string& message) {
-  fmt::print(stderr, "{}\n", Printable(message, 4096));
+void PrintError(const std::string& message, LogFormat format = LogFormat::kText) {
+  const std::string line = Printable(message, 4096);
+  fmt::print(stderr, "{}\n",
+             format == LogFormat::kText
+                 ? line
+                 : JsonLogLine(std::chrono::system_clock::now(), "error", line));
 }
 
 int Run(const Invocation& invocation) {
   const Command& command = *invocation.command;
-  Status status = InitLog(command.log_level);
+  Status status = InitLog(command.log_level, command.log_format);
   if (status.ok()) status = command.run();
   if (status.ok() && std::fflush(stdout) != 0) {
     status = Unavailable("cannot write to standard output");
   }
   if (status.ok()) return 0;
-  PrintError(invocation.path + ": " + status.message());
+  PrintError(invocation.path + ": " + status.message(), command.log_format);
   return status.code() == StatusCode::kCancelled ? kExitInterrupted : kExitFailure;
 }
 

@@ -126,6 +126,33 @@ TEST_F(FileTest, RefusesWhatIsNotARegularFile) {
   EXPECT_EQ(MappedFile::Open(Path("fifo")).status().code(), StatusCode::kInvalidArgument);
 }
 
+TEST(Log, AJsonLineIsAnObjectWhateverTheBytes) {
+  const auto time = std::chrono::system_clock::time_point(std::chrono::milliseconds(1769860800123));
+  EXPECT_EQ(JsonLogLine(time, "info", "ready"),
+            R"({"time":"2026-01-31T12:00:00.123Z","level":"info","message":"ready"})");
+  std::string bytes;
+  for (int c = 0; c < 256; ++c) bytes += static_cast<char>(c);
+  const std::string line = JsonLogLine(time, "warning", bytes, "w\n1");
+  EXPECT_TRUE(std::ranges::none_of(line, [](unsigned char c) { return c < 0x20; })) << line;
+  const auto parsed = ParseJson(line);
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  EXPECT_EQ((*parsed)["process"], "w\n1");
+  const auto message = (*parsed)["message"].get<std::string>();
+  EXPECT_EQ(message.substr(0, 0x80), bytes.substr(0, 0x80)) << "ASCII is kept";
+  EXPECT_EQ(message.substr(0x80, 3), "\xef\xbf\xbd") << "what is not UTF-8 is replaced";
+}
+
+TEST(Log, LinesOfChildrenKeepTheirFieldsAndNameTheirProcess) {
+  EXPECT_EQ(JsonLogLineOf("w1", R"({"level":"info","message":"ready","time":"t"})"),
+            R"({"level":"info","message":"ready","process":"w1","time":"t"})");
+  for (const char* other : {"terminate called", "[1]", "{\"a\": 1}", "{"}) {
+    const auto line = ParseJson(JsonLogLineOf("w1", other));
+    ASSERT_TRUE(line.ok());
+    EXPECT_EQ((*line)["message"], other);
+    EXPECT_EQ((*line)["process"], "w1");
+  }
+}
+
 TEST(Log, OutsideTextCannotForgeALine) {
   EXPECT_EQ(Printable("a\nb\x1b[31m"), "a\\nb\\x1b[31m");
   EXPECT_EQ(Printable(std::string(1000, 'x'), 3), "xxx...");

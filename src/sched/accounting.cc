@@ -19,6 +19,8 @@ AccountIds Without(const AccountIds& ids, RequestId self) {
 TimeCause Accounting::FirstLacks(const StepRoom& room) const {
   if (requests_.waiting().empty()) return TimeCause::kStep;
   if (room.blocked || room.preempted) return TimeCause::kBlocks;
+  if (room.tokens == 0) return TimeCause::kStepFull;
+  if (room.sequences == 0) return TimeCause::kSequences;
   const Request& first = *requests_.waiting().begin()->second;
   switch (first.verdict.reason) {
     case Verdict::Reason::kBlocks: return TimeCause::kBlocks;

@@ -477,6 +477,12 @@ TEST(Debug, ARequestIsFoundByEachOfItsNames) {
   EXPECT_EQ(ended["finish_reason"], "length");
   EXPECT_EQ(ended["output_tokens"], 5);
   EXPECT_TRUE(ended["times"]["first_token_s"].is_number());
+  double sum = 0;
+  for (const Json& entry : ended["account"]["entries"]) sum += entry["seconds"].get<double>();
+  EXPECT_NEAR(sum, ended["account"]["wall_s"].get<double>(), 1e-6) << ended["account"];
+  EXPECT_EQ(server.AdminGet("/debug/requests?slowest=3")["requests"][0]["request_id"], "theirs");
+  EXPECT_EQ(server.AdminGet("/debug/requests?slowest=0", 400)["error"]["type"],
+            "invalid_request_error");
   EXPECT_EQ(server.AdminGet("/debug/requests/nobody", 404)["error"]["code"], "request_not_found");
   EXPECT_TRUE(server.AdminGet("/debug/requests")["requests"].empty());
 }

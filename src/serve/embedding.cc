@@ -75,7 +75,8 @@ Status Embedding::SubmitOne(size_t prompt) {
                                 .route = spec_.route,
                                 .prompt_index = static_cast<int>(prompt),
                                 .prompt_tokens = static_cast<int>(spec_.prompts[prompt].size()),
-                                .arrived = spec_.arrived});
+                                .arrived = spec_.arrived,
+                                .trace = spec_.trace});
   MutexLock lock(mutex_);
   submitted_.push_back(id);
   return OkStatus();
@@ -124,10 +125,23 @@ void Embedding::Run() {
     MutexLock lock(mutex_);
     answers = due && !std::exchange(answered_, answered_ || due);
   }
-  if (answers) Answer();
+  if (answers) {
+    Answer();
+    NoteDelivered();
+  }
   MutexLock lock(mutex_);
   scheduled_ = false;
   ScheduleIfNeeded();
+}
+
+void Embedding::NoteDelivered() {
+  const Time now = model_context_->clock.Now();
+  std::vector<RequestId> ids;
+  {
+    MutexLock lock(mutex_);
+    ids = submitted_;
+  }
+  model_context_->registry.Delivered(ids, now);
 }
 
 void Embedding::Take(Mail& mail) {
@@ -157,7 +171,7 @@ void Embedding::Observe(const Mail& last) {
   finished.times = last.output.times;
   model_context_->metrics.ObserveFinished(finished);
   model_context_->registry.End(last.output.request, std::string(finished.reason), 0,
-                               last.output.times);
+                               last.output.times, last.output.account);
 }
 
 void Embedding::Answer() {

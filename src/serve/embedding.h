@@ -26,6 +26,7 @@ struct EmbeddingSpec {
   std::string route;
   std::string cache_salt;
   Time arrived;
+  std::optional<TraceContext> trace;
   // The body of the answer, of the vectors in the order of the prompts.
   std::function<Json(std::vector<std::vector<float>>)> answer;
 
@@ -60,6 +61,7 @@ class Embedding : public std::enable_shared_from_this<Embedding> {
   void Take(Mail& mail);
   void Observe(const Mail& last);
   void Answer();
+  void NoteDelivered();
 
   const std::shared_ptr<ModelContext> model_context_;
   const EmbeddingSpec spec_;

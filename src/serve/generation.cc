@@ -239,7 +239,11 @@ void Generation::Submitted(RequestId id, int prompt) {
                                 .prompt_tokens = static_cast<int>(input.tokens.size()),
                                 .n = spec_.options.params.n,
                                 .stream = spec_.format.stream,
-                                .arrived = spec_.arrived});
+                                .arrived = spec_.arrived,
+                                .asked = {.max_tokens = input.max_tokens,
+                                          .temperature = spec_.options.params.temperature,
+                                          .top_p = spec_.options.params.top_p},
+                                .trace = spec_.trace});
   MutexLock lock(mutex_);
   submitted_.push_back(id);
 }
@@ -298,9 +302,20 @@ void Generation::Run() {
       Cancel();
     }
   }
+  if (answered_ && !std::exchange(delivered_, true)) NoteDelivered();
   MutexLock lock(mutex_);
   scheduled_ = false;
   ScheduleIfNeeded();
+}
+
+void Generation::NoteDelivered() {
+  const Time now = model_context_->clock.Now();
+  std::vector<RequestId> ids;
+  {
+    MutexLock lock(mutex_);
+    ids = submitted_;
+  }
+  model_context_->registry.Delivered(ids, now);
 }
 
 // Whether the answer can be finished. What a request's time went into is known when the engine has
@@ -432,7 +447,7 @@ void Generation::EndPrompt(const Mail& mail) {
   }
   model_context_->metrics.ObserveFinished(finished);
   model_context_->registry.End(mail.output.request, std::string(finished.reason),
-                               finished.generation_tokens, mail.output.times);
+                               finished.generation_tokens, mail.output.times, mail.output.account);
 }
 
 void Generation::Fail(const ApiError& error) {

@@ -45,6 +45,7 @@ struct GenerationSpec {
   bool resumable = false;        // the stream is kept; the journal gets what continues it
   bool event_per_token = false;  // regardless of timing, for a stream that is kept
   Time arrived;
+  std::optional<TraceContext> trace;  // Call::trace
 };
 
 class Generation : public std::enable_shared_from_this<Generation> {
@@ -103,6 +104,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
 
   void Deliver(int prompt, RequestOutput&& output);  // engine's thread
   void ScheduleIfNeeded() MR_REQUIRES(mutex_);
+  void NoteDelivered();
   void Run();  // a worker
   void Process(Mail& mail);
   void TakeFingerprint(int prompt, const RequestOutput& output);
@@ -133,6 +135,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<Choice> choices_;  // n per prompt, in the order of the prompts
   std::vector<PromptState> prompts_;
   size_t finished_choices_ = 0;
+  bool delivered_ = false;  // the registry knows that the answer is over
   bool answered_ = false;
 };
 

@@ -1,5 +1,7 @@
 #include "serve/request_registry.h"
 
+#include <algorithm>
+
 namespace millrace::serve {
 namespace {
 
@@ -17,17 +19,44 @@ void RequestRegistry::Add(RegistryEntry entry) {
 }
 
 void RequestRegistry::End(RequestId id, std::string reason, int generation_tokens,
-                          std::optional<RequestTimes> times) {
+                          std::optional<RequestTimes> times,
+                          std::shared_ptr<const TimeAccount> account) {
+  std::optional<RegistryEntry> over;
+  {
+    MutexLock lock(mutex_);
+    auto found = live_.find(id);
+    if (found == live_.end()) return;
+    RegistryEntry entry = std::move(found->second);
+    live_.erase(found);
+    entry.finish_reason = std::move(reason);
+    entry.generation_tokens = generation_tokens;
+    entry.times = times;
+    entry.account = std::move(account);
+    if (over_ && entry.delivered) over = entry;
+    ended_.push_front(std::move(entry));
+    if (ended_.size() > kEndedRequestsKept) ended_.pop_back();
+  }
+  if (over) over_(*over);
+}
+
+void RequestRegistry::Delivered(const std::vector<RequestId>& ids, Time now) {
+  std::vector<RegistryEntry> over;
+  {
+    MutexLock lock(mutex_);
+    for (RequestId id : ids) {
+      if (const auto live = live_.find(id); live != live_.end()) live->second.delivered = now;
+      const auto ended = std::ranges::find(ended_, id, &RegistryEntry::id);
+      if (ended == ended_.end()) continue;
+      ended->delivered = now;
+      if (over_) over.push_back(*ended);
+    }
+  }
+  for (const RegistryEntry& entry : over) over_(entry);
+}
+
+std::vector<RegistryEntry> RequestRegistry::Ended() const {
   MutexLock lock(mutex_);
-  auto found = live_.find(id);
-  if (found == live_.end()) return;
-  RegistryEntry entry = std::move(found->second);
-  live_.erase(found);
-  entry.finish_reason = std::move(reason);
-  entry.generation_tokens = generation_tokens;
-  entry.times = times;
-  ended_.push_front(std::move(entry));
-  if (ended_.size() > kEndedRequestsKept) ended_.pop_back();
+  return {ended_.begin(), ended_.end()};
 }
 
 std::vector<RegistryEntry> RequestRegistry::Live() const {

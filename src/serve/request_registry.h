@@ -2,17 +2,22 @@
 // /debug/requests and for draining. Owned by the service; any thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "core/ids.h"
 #include "core/output.h"
+#include "serve/trace_context.h"
 
 namespace millrace::serve {
 
@@ -29,19 +34,37 @@ struct RegistryEntry {
   int n = 1;
   bool stream = false;
   Time arrived;
+  struct Asked {
+    int max_tokens = 0;
+    double temperature = 1, top_p = 1;
+  };
+  Asked asked;
+  std::optional<TraceContext> trace;
   // Set when it ends:
   std::string finish_reason;
   int generation_tokens = 0;
   std::optional<RequestTimes> times;
+  std::shared_ptr<const TimeAccount> account;
+  std::optional<Time> delivered;  // the end of its answer was written; it may end after that
+
+  // When all was over. REQUIRES: it has an account.
+  Time end() const { return std::max(account->until(), delivered.value_or(arrived)); }
 };
 
 class RequestRegistry {
  public:
+  // Called for each request when it has ended and its answer is written, on the thread that says
+  // so. Before any request is added.
+  void OnOver(std::function<void(const RegistryEntry&)> over) { over_ = std::move(over); }
+
   void Add(RegistryEntry entry);
   void End(RequestId id, std::string reason, int generation_tokens,
-           std::optional<RequestTimes> times);
+           std::optional<RequestTimes> times, std::shared_ptr<const TimeAccount> account = nullptr);
+  void Delivered(const std::vector<RequestId>& ids, Time now);
 
   std::vector<RegistryEntry> Live() const;
+  // Those that ended, newest first.
+  std::vector<RegistryEntry> Ended() const;
   // Live requests first. `name` is the engine's number, the response id or the x-request-id;
   // several requests may share one.
   std::vector<RegistryEntry> Find(const std::string& name) const;
@@ -53,6 +76,7 @@ class RequestRegistry {
   void WaitUntilIdle();
 
  private:
+  std::function<void(const RegistryEntry&)> over_;
   mutable Mutex mutex_;
   CondVar idle_;
   std::map<RequestId, RegistryEntry> live_ MR_GUARDED_BY(mutex_);

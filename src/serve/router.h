@@ -5,12 +5,14 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "net/http.h"
 #include "serve/admin_access.h"
+#include "serve/trace_context.h"
 
 namespace millrace::serve {
 
@@ -24,6 +26,7 @@ struct Call {
   std::string owner;
   // No client reads the answer as it comes: whoever made the call keeps it, event by event.
   bool in_background = false;
+  std::optional<TraceContext> trace;  // if spans are exported
 };
 
 enum class PathKind { kExact, kPrefix };  // kPrefix: at least one byte follows the path

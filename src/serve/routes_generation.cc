@@ -185,6 +185,7 @@ void Service::Impl::BeginCompiled(std::shared_ptr<ModelContext> model_context, C
   spec.request_id = call.request_id;
   spec.route = call.request.path;
   spec.owner = call.owner;
+  spec.trace = call.trace;
   spec.cache_salt = call.owner + options.cache_salt;
   std::shared_ptr<net::HttpReply> reply = call.reply;
   if (call.in_background) {

@@ -2,7 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
+#include "base/log.h"
+#include "base/units.h"
+#include "serve/account_json.h"
+#include "serve/request_spans.h"
 #include "serve/response.h"
 #include "serve/service_impl.h"
 
@@ -32,6 +37,34 @@ Json TimesJson(const RequestTimes& times) {
                {"last_token_s", SecondsOrNull(times.last_token, times.arrived)}};
   if (const auto phases = PhasesOf(times)) json["phases"] = PhasesJson(*phases);
   return json;
+}
+
+// Those that ended and took the longest, with the longest first.
+std::vector<RegistryEntry> SlowestOf(std::vector<RegistryEntry> ended, int most) {
+  std::erase_if(ended, [](const RegistryEntry& entry) { return !entry.account; });
+  const auto took = [](const RegistryEntry& entry) { return entry.end() - entry.arrived; };
+  std::ranges::stable_sort(ended, std::ranges::greater(), took);
+  if (std::ssize(ended) > most) ended.resize(static_cast<size_t>(most));
+  return ended;
+}
+
+// "slowest=N".
+Result<std::optional<int>> SlowestAsked(std::string_view query) {
+  MR_ASSIGN_OR_RETURN(const net::HttpHeaders pairs, net::ParseQuery(query));
+  std::optional<int> slowest;
+  for (const auto& [name, value] : pairs) {
+    if (name != "slowest") {
+      return InvalidArgument(
+          fmt::format("'{}' is not a parameter of this route; slowest=N is.", Printable(name, 64)));
+    }
+    const auto number = ParseInt(value);
+    if (!number.ok() || *number < 1 || *number > static_cast<int64_t>(kEndedRequestsKept)) {
+      return InvalidArgument(fmt::format("slowest must be an integer in [1, {}], got '{}'.",
+                                         kEndedRequestsKept, Printable(value, 64)));
+    }
+    slowest = static_cast<int>(*number);
+  }
+  return slowest;
 }
 
 }  // namespace
@@ -80,6 +113,7 @@ void Service::Impl::Metrics(Call call) {
     for (prometheus::MetricFamily& family : more) families.push_back(std::move(family));
   };
   append(ProcessMetrics());
+  if (options_.spans != nullptr) append(SpanMetrics(options_.spans->counters()));
   if (std::shared_ptr<ModelContext> loaded = model_context()) {
     append(loaded->metrics.Collect(loaded->model.engine->Stats()));
     if (ClusterAdmin* cluster = loaded->model.cluster) {
@@ -105,9 +139,13 @@ Json Service::Impl::DescribeRequest(const RegistryEntry& entry, const ModelConte
     body["finish_reason"] = entry.finish_reason;
     body["output_tokens"] = entry.generation_tokens;
     if (entry.times) body["times"] = TimesJson(*entry.times);
+    if (entry.account) {
+      body["account"] = AccountJson(*entry.account, entry.arrived, entry.end());
+    }
     return body;
   }
-  body["age_s"] = (clock_.Now() - entry.arrived).seconds();
+  const Time now = clock_.Now();
+  body["age_s"] = (now - entry.arrived).seconds();
   const auto info = loaded != nullptr ? loaded->model.engine->Inspect(entry.id) : std::nullopt;
   if (!info) {
     body["state"] = "ending";  // the engine has finished it; the answer is being written
@@ -121,12 +159,23 @@ Json Service::Impl::DescribeRequest(const RegistryEntry& entry, const ModelConte
   body["blocks"] = info->blocks;
   body["host_blocks"] = info->host_blocks;
   body["preemptions"] = info->preemptions;
+  if (const auto account = loaded->model.engine->Account(entry.id)) {
+    body["account"] = AccountJson(*account, entry.arrived, account->until());
+  }
   return body;
 }
 
 void Service::Impl::DebugRequests(Call call) {
+  const auto slowest = SlowestAsked(call.request.query);
+  if (!slowest.ok()) return call.reply->Send(ErrorResponse(FromStatus(slowest.status())));
   const std::shared_ptr<ModelContext> loaded = model_context();
   Json list = Json::array();
+  if (*slowest) {
+    for (const RegistryEntry& entry : SlowestOf(registry_.Ended(), **slowest)) {
+      list.push_back(DescribeRequest(entry, loaded.get()));
+    }
+    return call.reply->Send(JsonResponse({{"requests", std::move(list)}}));
+  }
   for (const RegistryEntry& entry : registry_.Live()) {
     list.push_back(DescribeRequest(entry, loaded.get()));
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 
 #include "base/log.h"
@@ -12,6 +13,7 @@
 #include "serve/decorated_reply.h"
 #include "serve/gzip_body.h"
 #include "serve/later.h"
+#include "serve/request_spans.h"
 #include "serve/service_impl.h"
 #include "serve/stored/multipart.h"
 
@@ -76,6 +78,13 @@ net::HttpResponse WrongMethod(const Call& call, const RouteTable::Match& match) 
   return response;
 }
 
+void Export(const RegistryEntry& entry, const ServiceOptions& options, const Clock& clock) {
+  if (!entry.trace || !entry.trace->sampled || !entry.account) return;
+  const auto unix_time = std::chrono::system_clock::now().time_since_epoch();
+  const int64_t unix_ns = std::chrono::nanoseconds(unix_time).count();
+  options.spans->Send(SpansOf(entry, options.served_names.front(), unix_ns - clock.Now().ns));
+}
+
 }  // namespace
 
 Service::Service(ServiceOptions options, const Clock& clock)
@@ -126,6 +135,9 @@ Service::Impl::Impl(ServiceOptions options, const Clock& clock)
       background_(kBackgroundRunningMax, kBackgroundWaitingMax, kBackgroundPause) {
   MR_CHECK(!options_.served_names.empty()) << "served_names must not be empty";
   SetApiKeys(options_.api_keys);
+  if (options_.spans != nullptr) {
+    registry_.OnOver([this](const RegistryEntry& entry) { Export(entry, options_, clock_); });
+  }
   AddRoutes();
 }
 
@@ -181,6 +193,14 @@ void Service::Impl::Handle(Endpoint endpoint, net::HttpRequest request,
   Headers headers;
   if (endpoint == Endpoint::kMain) headers = CorsHeaders(request, options_.allowed_origins);
   headers.emplace_back("x-request-id", call.request_id);
+  if (options_.spans != nullptr && match.on_path != nullptr &&
+      match.on_path->access == Access::kKeyed) {
+    const uint64_t number = next_id_.fetch_add(1);
+    call.trace = TraceOf(request.Header("traceparent"), {HashCounter(trace_seed_, 3 * number),
+                                                         HashCounter(trace_seed_, 3 * number + 1),
+                                                         HashCounter(trace_seed_, 3 * number + 2)});
+    headers.emplace_back("traceparent", call.trace->Header());
+  }
   const std::string handler = match.on_path != nullptr ? match.on_path->path : "none";
   call.reply = std::make_shared<DecoratedReply>(
       std::move(reply), std::move(headers),

@@ -34,6 +34,7 @@ namespace millrace::serve {
 
 class ClusterAdmin;
 class ObjectStore;
+class SpanSink;
 
 struct ServiceOptions {
   std::vector<std::string> served_names;  // at least one; the first is shown in answers and metrics
@@ -58,6 +59,7 @@ struct ServiceOptions {
   // Requests are refused if their TTFT is predicted to exceed limits.ttft_s by this factor. Unset:
   // none is.
   std::optional<double> refuse_beyond;
+  SpanSink* spans = nullptr;  // outlives the service; null: no spans, and no traceparent in answers
 };
 
 // A loaded model, as the service needs it.

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <random>
 #include <string>
 
 #include "base/mutex.h"
@@ -119,6 +120,7 @@ class Service::Impl {
   RequestRegistry registry_;
   std::atomic<ServiceState> state_ = ServiceState::kLoading;
   std::atomic<uint64_t> next_id_;
+  const uint64_t trace_seed_ = (uint64_t{std::random_device()()} << 32) | std::random_device()();
 
   mutable Mutex mutex_;
   std::shared_ptr<ModelContext> model_context_ MR_GUARDED_BY(mutex_);  // set once

@@ -140,6 +140,7 @@ void VectorRoutes::Make(Call call, const char* id_prefix,
                      .route = call.request.path,
                      .cache_salt = call.owner + options.cache_salt,
                      .arrived = arrived,
+                     .trace = call.trace,
                      .answer = {}};
   const int64_t tokens = spec.prompt_tokens();
   const int64_t created = std::time(nullptr);

@@ -139,6 +139,20 @@ def log_level(server, _):
     same([line for line in server.lines if re.search(r"^(\S+: )?[\d:.]+ info ", line)], [])
 
 
+def log_format(process, _):
+    """Given "json": each line is an object, of the workers as well."""
+    lines = [json.loads(line) for line in process.lines]
+    check(lines and all({"time", "level", "message"} <= set(line) for line in lines), lines)
+    if getattr(process, "kind", "") == "up":
+        check({"worker-0", "worker-1"} <= {line.get("process") for line in lines}, lines)
+
+
+def spans(server, _):
+    """Without a collector they are dropped, which is counted."""
+    server.complete()
+    wait_until(lambda: server.metric("millrace_spans_dropped_total") > 0, "spans are dropped")
+
+
 # ---- the scheduler and its memory
 
 def context(server, value):
@@ -424,6 +438,14 @@ def worker_kernels(worker, value):
 
 def worker_kv(worker, value):
     same(worker.shown["kv_bytes"], int(value.removesuffix("MiB")) * 2**20)
+
+
+def worker_health(_, value):
+    connection = http.client.HTTPConnection(value, timeout=30)
+    with contextlib.closing(connection):
+        connection.request("GET", "/health")
+        reply = connection.getresponse()
+        same((reply.status, json.loads(reply.read())["connected"]), (200, True))
 
 
 def worker_zone(worker, value):

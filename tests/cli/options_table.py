@@ -127,6 +127,8 @@ def sizes(kind, at):
         "--no-enable-prefix-caching": Row((), effects.no_prefix_caching),
         "--scheduling-policy": Row("priority", effects.priority),
         "--seed": Row("7", effects.seed),
+        "--log-format": Row("json", effects.log_format),
+        "--otlp-endpoint": Row(f"http://127.0.0.1:{free_port()}", effects.spans),
         "--step-log": Row(at.folder / "steps.jsonl", effects.step_log),
         "--store": Row(at.folder / "objects", answers.object_store),
         "--store-bytes": Row("2MiB", answers.object_store_limit),
@@ -274,12 +276,14 @@ def workers(at):
         "--price": Row("0.12 USD/h", effects.worker_price),
         "--spot": Row((), effects.worker_spot),
         "--profile": Row(at.profile, effects.worker_profile),
+        "--log-format": Row("json", effects.log_format),
     }
     second = {
         "--weights": Row("peer", effects.joined),  # it has layers, and no folder to read them from
         "--config": Row(at.write("worker.yaml", "name: from-file\n"), effects.joined),
         "--activations": Row("bf16x2", effects.worker_kernels),
         "--log-level": Row("warning", lambda worker, _: effects.log_level(worker, None)),
+        "--health-listen": Row(f"127.0.0.1:{free_port()}", effects.worker_health),
     }
     return first, second
 
@@ -288,7 +292,8 @@ def workers(at):
 WORKER_ALONE = {"--max-model-len": ("100",), "--rdma": ("rc",), "--insecure": ("true",),
                 "--profile-cache": ("cache",), "--no-measure-profile": (),
                 "--notice-source": ("aws",), "--notice-endpoint": ("http://127.0.0.1:9",),
-                "--grace": ("20s",), "--weights-extra": ("1000",)}
+                "--grace": ("20s",), "--weights-extra": ("1000",),
+                "--health-stuck-after": ("30",)}
 
 
 def words_of(rows):

@@ -65,7 +65,7 @@ class Process:
 
     def connect_admin(self):
         """To the admin routes of one that serves."""
-        path = re.search(r"on the unix socket (\S+)", self.wait_for("on the unix socket")).group(1)
+        path = re.search(r"on the unix socket ([^\s\"]+)", self.wait_for("on the unix socket")).group(1)
         return contextlib.closing(AdminConnection(path))
 
     def admin(self, method, path, body=None):

@@ -12,6 +12,7 @@
 
 #include "apps/cli/option.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "base/status.h"
 
 namespace millrace::apps {
@@ -28,7 +29,8 @@ struct Command {
   std::vector<Example> examples;
   std::vector<Option> options;
   std::vector<std::unique_ptr<Command>> children;
-  bool hidden = false;             // not in help, man page or completion
+  bool hidden = false;  // not in help, man page or completion
+  LogFormat log_format = LogFormat::kText;
   std::string log_level = "info";  // the default, or the value of --log-level
 
   // Gets the names of the options on the command line, before `validate`. Options from the

@@ -267,6 +267,10 @@ void AddGeneralOptions(Command& command) {
     return OkStatus();
   };
   command.Add("General", std::move(level), "Least severe messages shown on stderr");
+  command.Add("General",
+              ChoiceOption<LogFormat>("log-format", &command.log_format,
+                                      {{"text", LogFormat::kText}, {"json", LogFormat::kJson}}),
+              "Form of the messages on stderr: lines for people, or a JSON object per line");
   Option help;
   help.name = "help";
   help.aliases = {"-h"};

@@ -30,7 +30,8 @@ struct Invocation {
 Result<Invocation> ParseCommandLine(const Command& root, const std::vector<std::string>& args,
                                     const Environment& environment);
 
-// Adds the options that every command has: --config, --log-level (into command.log_level), --help.
+// Adds the options that every command has: --config, --log-level (into command.log_level),
+// --log-format, --help.
 void AddGeneralOptions(Command& command);
 
 // For `validate`: kInvalidArgument with the text "--NAME " and `why` when one of `names` is among

@@ -12,6 +12,7 @@
 #include "apps/commands/in_process.h"
 #include "apps/commands/serve_reload.h"
 #include "apps/common/grammar_trial.h"
+#include "apps/common/otlp_exporter.h"
 #include "apps/common/signals.h"
 #include "apps/common/slo_option.h"
 #include "apps/common/version.h"
@@ -190,6 +191,9 @@ void AddLatencyOptions(Command& command, ServeFlags* flags) {
 }  // namespace
 
 Status ValidateServeFlags(const ServeFlags& flags) {
+  if (!flags.otlp_endpoint.empty()) {
+    MR_RETURN_IF_ERROR(TracesUrl(flags.otlp_endpoint).status().WithContext("--otlp-endpoint"));
+  }
   MR_RETURN_IF_ERROR(ValidateEngineFlags(flags.engine));
   if (flags.ssl_certfile.empty() != flags.ssl_keyfile.empty()) {
     return InvalidArgument("TLS needs both: give --ssl-certfile and --ssl-keyfile");
@@ -222,6 +226,11 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
   const SteadyClock clock;
   MR_ASSIGN_OR_RETURN(serve::ServiceOptions service_options, ServiceOptionsFor(flags));
   const std::string name = service_options.served_names.front();
+  std::unique_ptr<OtlpExporter> exporter;  // outlives the service
+  if (!flags.otlp_endpoint.empty()) {
+    MR_ASSIGN_OR_RETURN(exporter, OtlpExporter::Start(flags.otlp_endpoint, Version(), clock));
+    service_options.spans = exporter.get();
+  }
   // Destroyed in reverse: the engine before the service, both after the server has stopped.
   serve::Service service(std::move(service_options), clock);
   MR_ASSIGN_OR_RETURN(const auto server,
@@ -302,6 +311,9 @@ void AddServerOptions(Command& command, ServeFlags* flags) {
   Option keyfile = TextOption("ssl-keyfile", "FILE", &flags->ssl_keyfile);
   keyfile.kind = ValueKind::kFile;
   command.Add(kGroup, std::move(keyfile), "TLS private key in PEM");
+  command.Add(kGroup, TextOption("otlp-endpoint", "URL", &flags->otlp_endpoint),
+              "OpenTelemetry collector that gets a span of each request and of what its time went "
+              "into, over HTTP, such as http://127.0.0.1:4318 [default: none]");
   command.Add(
       kGroup,
       RealOption("shutdown-timeout", "SECONDS", &flags->shutdown_timeout_s, 0, kShutdownTimeoutMax),

@@ -30,6 +30,7 @@ struct ServeFlags {
   std::string ssl_certfile, ssl_keyfile, chat_template;
   AnswerParsers parsers;
   StoreFlags store;
+  std::string otlp_endpoint;  // empty: no spans
   double shutdown_timeout_s = 30;
   double resume_grace_s = 0;
   double ping_interval_s = 15;

@@ -86,7 +86,8 @@ Status ValidatePiloted(const SimulateFlags& flags) {
 
 Status Validate(const SimulateFlags& flags) {
   if (!flags.replay.empty()) {
-    return RefuseOthers(flags.given, {"replay", "json", "no-progress", "config", "log-level"},
+    return RefuseOthers(flags.given,
+                        {"replay", "json", "no-progress", "config", "log-level", "log-format"},
                         "is for a forecast; leave it out with --replay");
   }
   MR_RETURN_IF_ERROR(ValidateAutopilot(flags.autopilot, flags.given));

@@ -63,7 +63,7 @@ int64_t KvBytesOfEach(const UpFlags& flags, int workers, const LocalModel& model
   return std::max<int64_t>(1, engine.kv_bytes.value_or(share) / workers);
 }
 
-std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const std::string& log_level,
+std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const Command& up,
                                    const LocalModel& model, int port,
                                    const std::string& token_file) {
   const EngineFlags& engine = flags.serve.engine;
@@ -95,7 +95,9 @@ std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const std:
                  "--notice-source",  // it takes all of them away, so none could relieve another
                  "none",
                  "--log-level",
-                 log_level};
+                 up.log_level,
+                 "--log-format",
+                 up.log_format == LogFormat::kJson ? "json" : "text"};
     // They share this machine, so they would disturb each other. An autopilot needs the profiles.
     if (flags.autopilot.choice == AutopilotChoice::kOff) {
       spec.argv.emplace_back("--no-measure-profile");
@@ -129,7 +131,7 @@ struct Supervised {
   }
 };
 
-Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const std::string& log_level,
+Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const Command& up,
                                                  const Clock& clock) {
   ClusterFlags cluster;
   MR_RETURN_IF_ERROR(ReadLayout(flags.controller, &cluster));
@@ -145,13 +147,15 @@ Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const std
   MR_ASSIGN_OR_RETURN(const std::string token,
                       folder->WriteSecret("cluster.token", cluster.security.token));
   SupervisorOptions options;
-  options.on_line = [](std::string_view name, std::string_view line) {
-    fmt::print(stderr, "{}: {}\n", name, line);
+  options.on_line = [json = up.log_format == LogFormat::kJson](std::string_view name,
+                                                               std::string_view line) {
+    fmt::print(stderr, "{}\n",
+               json ? JsonLogLineOf(name, line) : fmt::format("{}: {}", name, line));
   };
   MR_ASSIGN_OR_RETURN(
-      auto workers, Supervisor::Start(std::move(options),
-                                      WorkerSpecs(flags, layout.workers, log_level, *started.model,
-                                                  started.server->port(), token)));
+      auto workers,
+      Supervisor::Start(std::move(options), WorkerSpecs(flags, layout.workers, up, *started.model,
+                                                        started.server->port(), token)));
   auto& engine = started.model->engine;
   std::shared_ptr<Supervised> held(new Supervised{engine, std::move(folder), std::move(workers)});
   engine = {std::move(held), engine.get()};
@@ -215,9 +219,8 @@ std::unique_ptr<Command> MakeUpCommand() {
   command->on_given = [flags](const std::set<std::string>& names) { flags->given = names; };
   command->validate = [flags] { return Validate(*flags); };
   command->run = [flags, up = command.get()] {
-    return RunServer(flags->serve, [flags, up](const Clock& clock) {
-      return StartCluster(*flags, up->log_level, clock);
-    });
+    return RunServer(flags->serve,
+                     [flags, up](const Clock& clock) { return StartCluster(*flags, *up, clock); });
   };
   return command;
 }

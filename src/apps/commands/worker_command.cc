@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 
 #include "apps/cli/parse.h"
 #include "apps/cluster/cluster_flags.h"
 #include "apps/commands/commands.h"
 #include "apps/commands/in_process.h"
+#include "apps/commands/worker_health.h"
 #include "apps/commands/worker_notices.h"
 #include "apps/common/engine_flags.h"
 #include "apps/common/signals.h"
@@ -45,6 +47,8 @@ struct WorkerFlags {
   std::string profile, profile_cache = DefaultCacheFolder();
   bool measure_profile = true;
   NoticeFlags notices;
+  HealthFlags health;
+  std::set<std::string> given;  // options on the command line
 };
 
 std::string DefaultName() {
@@ -121,13 +125,15 @@ Status RunWorker(const WorkerFlags& flags) {
                                               .threads = threads},
                                              clock));
   MR_ASSIGN_OR_RETURN(const auto worker, cluster::WorkerProcess::Start(std::move(options), clock));
+  MR_ASSIGN_OR_RETURN(auto health, WorkerHealth::Start(flags.health, worker->host(), clock));
   MR_ASSIGN_OR_RETURN(const auto notices, WorkerNotices::Start(std::move(watched), *worker, clock));
   signals.OnSignal([raw = notices.get()](int count) { raw->OnSignal(count); });
   profiler->Start(worker->host());
   MR_LOG(info, "joining {} as {}", Printable(flags.join.front()),
          Printable(flags.name.empty() ? DefaultName() : flags.name));
   const Status ended = notices->Run();
-  profiler.reset();                                // before the host that it uses
+  profiler.reset();  // before the host that it uses
+  health.reset();
   signals.OnSignal([](int) { std::_Exit(130); });  // the worker is about to be destroyed
   const cluster::KvExchangeCounters kv = worker->kv_counters();
   const cluster::WeightCounters weights = model.weights->counters();
@@ -226,6 +232,7 @@ std::unique_ptr<Command> MakeWorkerCommand() {
       "Cluster", TextOption("rdma", "NAMES", &flags->rdma),
       "Pull KV over RDMA with these transports of UCX, for example rc,dc; needs a build with "
       "UCX, and excludes --tls-dir, because the card encrypts nothing");
+  AddHealthOptions(*command, "Cluster", &flags->health);
   AddTrustOptions(*command, &flags->trust);
   AddMachineOptions(*command, flags.get());
   command->Add("Memory and threads", BytesOption("kv-cache-memory", &flags->kv_bytes),
@@ -250,7 +257,15 @@ std::unique_ptr<Command> MakeWorkerCommand() {
                "Where weights come from: disk; peer: other workers, or the disk if they have none; "
                "auto: the disk, or other workers if files are missing in MODEL");
   AddGeneralOptions(*command);
-  command->validate = [flags] { return ChooseNoticeSources(flags->notices).status(); };
+  command->on_given = [flags](const std::set<std::string>& given) { flags->given = given; };
+  command->validate = [flags] {
+    MR_RETURN_IF_ERROR(Validate(flags->health));
+    if (flags->health.listen.empty()) {
+      MR_RETURN_IF_ERROR(
+          RefuseGiven(flags->given, {"health-stuck-after"}, "goes with --health-listen"));
+    }
+    return ChooseNoticeSources(flags->notices).status();
+  };
   command->run = [flags] { return RunWorker(*flags); };
   return command;
 }

@@ -1,6 +1,7 @@
 #include "cluster/worker/worker_host.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <exception>
@@ -144,7 +145,20 @@ size_t WorkerHost::pipelines() const {
 
 // ---- the compute thread
 
+std::optional<ComputingSince> WorkerHost::computing() const {
+  MutexLock lock(mutex_);
+  if (!computing_since_) return std::nullopt;
+  return ComputingSince{*computing_since_, computing_};
+}
+
+// The computing thread has ended something and begins this.
+void WorkerHost::Progress(std::string what) {
+  computing_since_ = clock_.Now();
+  computing_ = std::move(what);
+}
+
 void WorkerHost::Compute() {
+  pthread_setname_np(pthread_self(), kComputeThreadName);
   MutexLock lock(mutex_);
   while (!stopping_) {
     if (!pipeline_work_.empty()) {
@@ -161,6 +175,8 @@ void WorkerHost::Compute() {
       links_.after_batch();
       lock.lock();
     } else if (pipeline_work_.empty()) {
+      computing_since_.reset();
+      computing_.clear();
       compute_.wait(lock);
     }
   }
@@ -171,6 +187,9 @@ void WorkerHost::RunBatch(const ReadyBatch& batch) {
   std::vector<stage::StagePart> parts;
   parts.reserve(batch.parts.size());
   for (const ReadyBatch::Part& part : batch.parts) parts.push_back(part.AsStagePart());
+  const ReadyBatch::Part& first = batch.parts.front();
+  Progress(fmt::format("a batch of {} steps, the first of pipeline {} with id {}", parts.size(),
+                       first.pipeline.value(), first.plan->id.value()));
   mutex_.unlock();
   const Status status =
       stage ? stage->Run(parts) : FailedPrecondition("the batch's weights were unloaded");
@@ -179,12 +198,14 @@ void WorkerHost::RunBatch(const ReadyBatch& batch) {
     outputs[i] = {std::move(parts[i].output), std::move(parts[i].result)};
   }
   mutex_.lock();
+  Progress("");
   core_.BatchEnded(status, std::move(outputs), clock_.Now());
 }
 
 void WorkerHost::DoPipelineWork() {
   auto work = std::move(pipeline_work_.front());
   pipeline_work_.pop_front();
+  Progress("opening or closing a pipeline");
   if (const auto* start = std::get_if<StartPipeline>(&work)) {
     const std::shared_ptr<stage::Stage> stage = StageOf(start->shard);
     mutex_.unlock();
@@ -266,6 +287,7 @@ void WorkerHost::Flush() {
     if (actions_.capacity() == 0) actions_ = std::move(now);  // reuses its memory
   }
   flushing_ = false;
+  if (!computing_since_) computing_since_ = clock_.Now();
   compute_.notify_one();
 }
 

@@ -66,6 +66,15 @@ struct WorkerLinks {
   std::function<void()> after_batch;
 };
 
+// What a worker's computing thread has been at since when.
+struct ComputingSince {
+  Time since;
+  std::string what;  // "a batch of 3 steps, the first of pipeline 4 with id 17"
+};
+
+// As tools such as top show it.
+inline constexpr char kComputeThreadName[] = "compute";
+
 class WorkerHost {
  public:
   WorkerHost(WorkerCoreOptions options, ShardLoader loader, WorkerLinks links, const Clock& clock);
@@ -93,6 +102,9 @@ class WorkerHost {
   Duration heartbeat_every() const;
   Duration IdleFor() const;  // as of WorkerCore
   WorkerCounters counters() const;
+  // Since when the computing thread has not ended what it does, or not taken up what there is to
+  // do. nullopt: there is nothing.
+  std::optional<ComputingSince> computing() const;
   size_t pipelines() const;
 
  private:
@@ -104,6 +116,7 @@ class WorkerHost {
   void Load();
   void RunBatch(const ReadyBatch& batch) MR_REQUIRES(mutex_);
   void DoPipelineWork() MR_REQUIRES(mutex_);
+  void Progress(std::string what) MR_REQUIRES(mutex_);
   // Performs the core's pending actions.
   void Flush() MR_REQUIRES(mutex_);
   void Do(SendUp& action) MR_REQUIRES(mutex_);
@@ -142,6 +155,9 @@ class WorkerHost {
   std::vector<std::pair<Incarnation, Status>> lost_ MR_GUARDED_BY(mutex_);  // found during Flush
   bool flushing_ MR_GUARDED_BY(mutex_) = false;
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
+
+  std::optional<Time> computing_since_ MR_GUARDED_BY(mutex_);
+  std::string computing_ MR_GUARDED_BY(mutex_);  // what; empty: it has been woken
 
   std::thread compute_thread_, load_thread_;
 };
