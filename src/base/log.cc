@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <ctime>
 #include <memory>
@@ -15,6 +16,7 @@ namespace millrace {
 namespace {
 
 thread_local int mutes = 0;  // that live on this thread
+std::atomic<LogFormat> current_format = LogFormat::kText;
 
 // A logger calls its sinks on the thread that logs.
 class MutedSink : public spdlog::sinks::stderr_color_sink_mt {
@@ -54,6 +56,7 @@ Status InitLog(std::string_view level, LogFormat format) {
   auto sink = std::make_shared<MutedSink>();
   if (no_color != nullptr && *no_color != '\0') sink->set_color_mode(spdlog::color_mode::never);
   auto logger = std::make_shared<spdlog::logger>("millrace", std::move(sink));
+  current_format = format;
   if (format == LogFormat::kJson) {
     logger->set_formatter(std::make_unique<JsonFormatter>());
   } else {
@@ -64,6 +67,8 @@ Status InitLog(std::string_view level, LogFormat format) {
   spdlog::set_default_logger(std::move(logger));
   return OkStatus();
 }
+
+LogFormat CurrentLogFormat() { return current_format; }
 
 std::string JsonLogLine(std::chrono::system_clock::time_point time, std::string_view level,
                         std::string_view message, std::string_view process) {

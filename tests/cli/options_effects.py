@@ -141,8 +141,10 @@ def log_level(server, _):
 
 def log_format(process, _):
     """Given "json": each line is an object, of the workers as well."""
-    lines = [json.loads(line) for line in process.lines]
+    lines = [json.loads(line) for line in process.lines if line.startswith("{")]
     check(lines and all({"time", "level", "message"} <= set(line) for line in lines), lines)
+    text = r"^(\S+: )?([\d:.]+ (info|warning|error) |Loading)"
+    same([line for line in process.lines if re.search(text, line)], [])
     if getattr(process, "kind", "") == "up":
         check({"worker-0", "worker-1"} <= {line.get("process") for line in lines}, lines)
 

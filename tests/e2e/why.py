@@ -20,8 +20,8 @@ from joined_cluster import REPLICAS, JoinedCluster
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
 MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
 LIMIT_S = 120
-# What an account may lack of the time that it states, and of the client's time: that has the
-# client's own work in it, on a machine that is busy.
+# How far the entries may be from the time that the account states, and that from the client's time.
+# On a busy machine, threads wait for a processor before they look at the clock.
 SHARE = 0.02
 CLIENT_S = 0.25
 
@@ -69,9 +69,8 @@ class Accounts(unittest.TestCase):
         self.assertAlmostEqual(seconds(account), account["wall_s"], delta=SHARE * account["wall_s"],
                                msg=json.dumps(account))
         if client_s is not None:
-            self.assertLessEqual(account["wall_s"], client_s)
-            self.assertGreaterEqual(account["wall_s"],
-                                    client_s - max(SHARE * client_s, CLIENT_S), account)
+            self.assertAlmostEqual(account["wall_s"], client_s,
+                                   delta=max(SHARE * client_s, CLIENT_S), msg=json.dumps(account))
 
     def why(self, *words):
         done = subprocess.run([PROGRAM, "why", *words, "--base-url",

@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
+#include "base/log.h"
 #include "base/units.h"
 
 namespace millrace::apps {
@@ -36,7 +38,8 @@ ProgressStyle ProgressStyle::ForStream(FILE* stream) {
   const char* no_color = std::getenv("NO_COLOR");
   const bool dumb = term == nullptr || std::strcmp(term, "dumb") == 0;
   const bool plain = no_color != nullptr && no_color[0] != '\0';
-  return {isatty(fileno(stream)) == 1 && !dumb && !plain};
+  const bool json = CurrentLogFormat() == LogFormat::kJson;
+  return {isatty(fileno(stream)) == 1 && !dumb && !plain && !json};
 }
 
 std::string ProgressLine(const std::string& title, ProgressUnit unit, int64_t done, int64_t total,
@@ -108,7 +111,9 @@ void Progress::Paint(Time now, bool last) {
   if (style_.bar) {
     fmt::print(out_, "\r{}\x1b[K{}", line, last ? "\n" : "");
   } else {
-    fmt::print(out_, "{}\n", line);
+    const bool json = out_ == stderr && CurrentLogFormat() == LogFormat::kJson;
+    fmt::print(out_, "{}\n",
+               json ? JsonLogLine(std::chrono::system_clock::now(), "info", line) : line);
   }
   std::fflush(out_);
 }
