@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "base/log_format.h"
 #include "base/log_mute.h"
 
 namespace millrace {

@@ -23,9 +23,6 @@ enum class LogFormat : uint8_t { kText, kJson };
 // Sets level ("trace" ... "error", "off") and format once, at the start of main().
 Status InitLog(std::string_view level, LogFormat format = LogFormat::kText);
 
-// As InitLog set it. For others that write lines to stderr.
-LogFormat CurrentLogFormat();
-
 // {"time": "2026-01-31T12:00:00.123Z", "level": ..., "message": ...} without a line break. Bytes
 // that are not UTF-8 become U+FFFD. `process`: the one that has written it; empty: this one.
 std::string JsonLogLine(std::chrono::system_clock::time_point time, std::string_view level,

@@ -149,7 +149,9 @@ void Accounting::StepEnded(const StepLedger::Entry& entry, const StepLedger::Ste
   const Sequence& s = *entry.sequence;
   Request& r = *s.request;
   // Otherwise it was preempted meanwhile, and its time goes into that.
-  if (r.state != RequestState::kRunning || entry.incarnation != s.incarnation) return;
+  if (r.state != RequestState::kRunning || entry.incarnation != s.incarnation) {
+    return Settle(r, now);
+  }
   const bool first = r.step_seen != step.id;
   if (first) SpendStep(r.account, entry, step, now);
   TimeEntry& spent = r.account.Last();

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/log.h"
+#include "base/log_format.h"
 #include "base/units.h"
 
 namespace millrace::apps {
