@@ -1,7 +1,6 @@
 """How the effects of options on answers are seen, for options_table.py: their form, streams, and what
 of them is stored. options_effects.py has the others."""
 import contextlib
-import json
 import pathlib
 
 from options_effects import LONG, check, same
@@ -39,12 +38,11 @@ def resumable(server, _):
 
 
 def pings(server, _):
+    """Beside another request, tokens come more than a millisecond apart."""
     wait = in_parallel([lambda: server.complete(n=20, **LONG)])
     wait_until(lambda: server.metric("vllm:num_requests_running") > 0, "it runs")
-    body = json.dumps({"prompt": "Once", "max_tokens": 4, "stream": True})
-    with contextlib.closing(server.connect()) as connection:
-        connection.request("POST", "/v1/completions", body, server.headers())
-        same(connection.getresponse().readline(), b": ping\n")
+    _, _, text = server.request("POST", "/v1/completions", {"prompt": "Once", "stream": True, **LONG})
+    check("\n: ping\n" in "\n" + text, text[:200])
     wait()
 
 

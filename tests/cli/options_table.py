@@ -132,7 +132,7 @@ def sizes(kind, at):
         "--step-log": Row(at.folder / "steps.jsonl", effects.step_log),
         "--store": Row(at.folder / "objects", answers.object_store),
         "--store-bytes": Row("2MiB", answers.object_store_limit),
-        "--ping-interval": Row("0.05", answers.pings),
+        "--ping-interval": Row("0.001", answers.pings),
     }
     if kind == "serve --cluster":
         rows["--pipeline-parallel-size"] = Row("2", effects.stages)
