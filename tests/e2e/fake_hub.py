@@ -29,6 +29,30 @@ def files_of(folder):
             if path.is_file()}
 
 
+def in_shards(files):
+    """The same model in two files and an index."""
+    data = files["model.safetensors"]
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    body = data[8 + size:]
+    files = {name: text for name, text in files.items() if name != "model.safetensors"}
+    weight_map = {}
+    for shard in range(2):
+        name, made, parts = f"model-0000{shard + 1}-of-00002.safetensors", {}, b""
+        for tensor in sorted(header)[shard::2]:
+            begin, end = header[tensor]["data_offsets"]
+            made[tensor] = {**header[tensor],
+                            "data_offsets": [len(parts), len(parts) + end - begin]}
+            parts += body[begin:end]
+            weight_map[tensor] = name
+        text = json.dumps(made).encode()
+        text += b" " * (-len(text) % 8)
+        files[name] = struct.pack("<Q", len(text)) + text + parts
+    files["model.safetensors.index.json"] = json.dumps({"weight_map": weight_map}).encode()
+    return files
+
+
 def make_certificate(folder):
     """A certificate for 127.0.0.1 that is its own authority, and its key."""
     cert, key = pathlib.Path(folder) / "hub.crt", pathlib.Path(folder) / "hub.key"

@@ -9,7 +9,6 @@ import os
 import pathlib
 import re
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ import threading
 import time
 import unittest
 
-from fake_hub import FakeHub, files_of, git_blob, make_certificate, sha256
+from fake_hub import FakeHub, files_of, git_blob, in_shards, make_certificate, sha256
 
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
 MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
@@ -27,30 +26,6 @@ WEIGHTS = "model.safetensors"
 NAME = "org/demo"
 UNUSED = {"pytorch_model.bin": b"pickle", "model.gguf": b"gguf", "README.md": b"# A model",
           "onnx.onnx": b"onnx"}
-
-
-def in_shards(files):
-    """The same model in two files and an index."""
-    data = files[WEIGHTS]
-    size = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + size])
-    header.pop("__metadata__", None)
-    body = data[8 + size:]
-    files = {name: text for name, text in files.items() if name != WEIGHTS}
-    weight_map = {}
-    for shard in range(2):
-        name, made, parts = f"model-0000{shard + 1}-of-00002.safetensors", {}, b""
-        for tensor in sorted(header)[shard::2]:
-            begin, end = header[tensor]["data_offsets"]
-            made[tensor] = {**header[tensor],
-                            "data_offsets": [len(parts), len(parts) + end - begin]}
-            parts += body[begin:end]
-            weight_map[tensor] = name
-        text = json.dumps(made).encode()
-        text += b" " * (-len(text) % 8)
-        files[name] = struct.pack("<Q", len(text)) + text + parts
-    files[WEIGHTS + ".index.json"] = json.dumps({"weight_map": weight_map}).encode()
-    return files
 
 
 class HubTest(unittest.TestCase):
@@ -73,7 +48,7 @@ class HubTest(unittest.TestCase):
                 if not name.startswith(("HF_", "MILLRACE_", "SSL_")) and
                 not name.endswith("_CA_BUNDLE") and "proxy" not in name.lower()}
         return kept | {"HF_HOME": str(self.folder / "home"), "HF_ENDPOINT": self.hub.url,
-                       "HF_HUB_DOWNLOAD_TIMEOUT": "2"} | more
+                       "HF_HUB_DOWNLOAD_TIMEOUT": "30"} | more
 
     def start(self, *words, command="chat", name=NAME, **environment):
         words = ["--temperature", "0", "--max-tokens", "8", *words] if command == "chat" else words
@@ -173,7 +148,9 @@ class Downloads(HubTest):
         threading.Thread(target=process.stdin.close).start()
         said = ""
         while "Downloading" not in said:
-            said += process.stderr.readline()
+            line = process.stderr.readline()
+            self.assertTrue(line, f"the server left: {said}")
+            said += line
         self.assertIn("listening on", said)
         threading.Thread(target=process.stderr.read, daemon=True).start()
         out = ""
@@ -299,10 +276,7 @@ class BrokenDownloads(HubTest):
             with self.subTest(end):
                 self.hub.troubles[WEIGHTS] = [("pace", 0.05)]
                 process = self.start()
-                while not self.partial().exists() or \
-                        self.partial().stat().st_size < (2 + number) * 1_000_000:
-                    self.assertIsNone(process.poll())
-                    time.sleep(0.02)
+                self.wait_for_bytes(process, (2 + number) * 1_000_000)
                 process.send_signal(end)
                 process.communicate()
                 self.assertEqual(process.returncode, 130 if end == signal.SIGINT else -end)
@@ -312,6 +286,33 @@ class BrokenDownloads(HubTest):
         self.assertIn("continues at", err)
         self.assertEqual(self.asked_ranges()[-1], f"bytes={here}-")
         self.assert_whole()
+
+    def test_each_command_can_be_interrupted(self):
+        """Those that have a use for signals of their own, while they download."""
+        token, prompts = self.folder / "token", self.folder / "prompts"
+        subprocess.run([PROGRAM, "token", "--out", token], check=True, capture_output=True)
+        prompts.write_text("Once\n")
+        for command, words, status in (
+                ("generate", ["--prompts", prompts, "--out", self.folder / "out.jsonl"], 130),
+                ("drill", [], 130), ("serve", ["--port", "0"], 0),
+                ("worker", ["--join", "127.0.0.1:9", "--token", token], 130)):
+            with self.subTest(command):
+                self.hub.troubles[WEIGHTS] = [("slow", 1_000_000)]
+                process = self.start(*words, command=command, HF_HUB_DOWNLOAD_TIMEOUT="600")
+                try:
+                    self.wait_for_bytes(process, 1)
+                    process.send_signal(signal.SIGINT)
+                    self.assertEqual(process.wait(60), status)
+                finally:
+                    process.kill()
+                    process.communicate()
+
+    def wait_for_bytes(self, process, count):
+        end = time.monotonic() + LIMIT_S
+        while not self.partial().exists() or self.partial().stat().st_size < count:
+            self.assertIsNone(process.poll())
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
 
     def leave_partial(self, data):
         self.partial().parent.mkdir(parents=True)
@@ -366,7 +367,7 @@ class BrokenDownloads(HubTest):
 
     def test_a_trickle_is_a_broken_connection(self):
         self.hub.troubles[WEIGHTS] = [("slow", 2_000_000)]
-        _, err = self.run_program()
+        _, err = self.run_program(HF_HUB_DOWNLOAD_TIMEOUT="2")
         self.assertRegex(err, r"sent less than 1024 bytes/s for 2 s; trying again")
         self.assert_whole()
         self.assertRegex(self.asked_ranges()[1], r"bytes=20000\d\d-")

@@ -180,9 +180,13 @@ class Batch {
 Status RunBatch(const GenerateFlags& flags, const std::vector<PromptItem>& items,
                 ResultsFile& results, StopSignals& signals) {
   const SteadyClock clock;
+  signals.OnSignal([](int) { std::_Exit(130); });  // nothing is in progress that must be written
   MR_ASSIGN_OR_RETURN(
       const auto model,
       LoadWithProgress(flags.engine, {.chat_template = flags.chat_template}, clock));
+  signals.OnSignal([](int count) {
+    if (count > 1) std::_Exit(130);
+  });
   fmt::print(stderr, "{}", Summary(*model));
   auto api = std::make_unique<InProcessApi>(*model, clock);
   Batch batch(flags, items, *api, results, signals);
@@ -205,9 +209,6 @@ Status RunBatch(const GenerateFlags& flags, const std::vector<PromptItem>& items
 
 Status RunGenerate(const GenerateFlags& flags) {
   StopSignals signals;
-  signals.OnSignal([](int count) {
-    if (count > 1) std::_Exit(130);
-  });
   MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.prompts, kPromptFileBytesMax));
   auto items = ParsePrompts(text, DumpJson(ToFields(flags.sampling)));
   if (!items.ok()) return items.status().WithContext(Printable(flags.prompts));
