@@ -185,8 +185,8 @@ TEST(LoadClient, SendsAllRequestsWithinTheConcurrencyLimit) {
   EXPECT_EQ(last_done, 30);
   EXPECT_EQ(last_failed, 1);
   EXPECT_LE(server.open_max(), 3);
-  for (const char* header :
-       {"X-Team=blue", "X-Request-Id=run-0", "X-Request-Id=run-29", "Content-Type=application/json"}) {
+  for (const char* header : {"X-Team=blue", "X-Request-Id=run-0", "X-Request-Id=run-29",
+                             "Content-Type=application/json"}) {
     EXPECT_TRUE(server.headers().contains(header)) << header;
   }
   EXPECT_GE(result.duration_s, 0.058);

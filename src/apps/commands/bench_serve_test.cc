@@ -38,11 +38,29 @@ TEST_F(BenchServeFlagsTest, SamplingFieldsAreThoseThatWereGiven) {
   ASSERT_TRUE(Parse({}).ok());
   EXPECT_EQ(TargetOf(flags_)->fields, Json({{"temperature", 0}}));
   EXPECT_TRUE(TargetOf(flags_)->headers.empty());
-  const Status parsed =
-      Parse({"--temperature", "0.5", "--top-p", "0.25", "--top-k", "7", "--min-p", "0.125",
-             "--frequency-penalty", "1", "--presence-penalty", "-1", "--repetition-penalty", "1.5",
-             "--extra-body", R"({"stop": ["."]})", "--header", "X-Team=blue", "X-Mark=a=b",
-             "--request-id-prefix", "run-", "--logprobs", "2"});
+  const Status parsed = Parse({"--temperature",
+                               "0.5",
+                               "--top-p",
+                               "0.25",
+                               "--top-k",
+                               "7",
+                               "--min-p",
+                               "0.125",
+                               "--frequency-penalty",
+                               "1",
+                               "--presence-penalty",
+                               "-1",
+                               "--repetition-penalty",
+                               "1.5",
+                               "--extra-body",
+                               R"({"stop": ["."]})",
+                               "--header",
+                               "X-Team=blue",
+                               "X-Mark=a=b",
+                               "--request-id-prefix",
+                               "run-",
+                               "--logprobs",
+                               "2"});
   ASSERT_TRUE(parsed.ok()) << parsed.ToString();
   const LoadTarget target = *TargetOf(flags_);
   EXPECT_EQ(target.fields, Json({{"temperature", 0.5},
@@ -92,8 +110,9 @@ TEST_F(BenchServeFlagsTest, WhatHasNoEffectIsRefused) {
   refused({"--header", "x-request-id=x", "--request-id-prefix", "y"}, "say the same; give one");
   refused({"--ramp-up-start-rps", "1"}, "needs --ramp-up-strategy");
   refused({"--ramp-up-strategy", "linear"}, "needs --ramp-up-start-rps");
-  const std::vector<std::string> ramp = {"--ramp-up-strategy", "linear", "--ramp-up-start-rps", "2",
-                                         "--ramp-up-end-rps", "4", "--burstiness", "2"};
+  const std::vector<std::string> ramp = {
+      "--ramp-up-strategy", "linear", "--ramp-up-start-rps", "2",
+      "--ramp-up-end-rps",  "4",      "--burstiness",        "2"};
   ASSERT_TRUE(Parse(ramp).ok());
   EXPECT_DOUBLE_EQ(WorkloadOf(flags_).ramp_up->RateOf(1, 3), 3);
   std::vector<std::string> words = ramp;
@@ -133,11 +152,11 @@ class BenchServeFile : public BenchServeFlagsTest {
 };
 
 TEST_F(BenchServeFile, HasTheKeysOfVllm) {
-  ASSERT_TRUE(Parse({"--save-result", "--result-dir", folder_, "--label", "mine", "--metadata",
-                     "version=1.2", "tp=1", "--tokenizer", "models/demo", "--max-concurrency", "4",
-                     "--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1", "--ramp-up-end-rps",
-                     "2"})
-                  .ok());
+  ASSERT_TRUE(
+      Parse({"--save-result", "--result-dir", folder_, "--label", "mine", "--metadata",
+             "version=1.2", "tp=1", "--tokenizer", "models/demo", "--max-concurrency", "4",
+             "--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1", "--ramp-up-end-rps", "2"})
+          .ok());
   const std::string path = Save();
   EXPECT_TRUE(path.starts_with(folder_ + "/mine-ramp-up-linear-1qps-2qps-concurrency4-m-")) << path;
   const Json file = *ParseJson(*ReadFile(path, 1 << 20));
