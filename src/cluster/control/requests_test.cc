@@ -116,13 +116,15 @@ TEST_F(RequestsTest, OnlyThePipelineThatHasARequestProducesItsOutputs) {
 TEST_F(RequestsTest, SequencesThatWaitEndOneByOne) {
   Add(1, At(5), /*n=*/3);
   requests_.at(RequestId(1)).waiting->resumed = {{{}, true}, {}, {}};
-  EXPECT_FALSE(requests_.EndWaiting(RequestId(1), FinishReason::kAbort, OkStatus(), 0, outputs_));
+  EXPECT_FALSE(
+      requests_.EndWaiting(RequestId(1), FinishReason::kAbort, OkStatus(), 0, At(6), outputs_));
   EXPECT_TRUE(outputs_.empty()) << "it had ended before";
-  EXPECT_FALSE(requests_.EndWaiting(RequestId(1), FinishReason::kAbort, OkStatus(), 2, outputs_));
+  EXPECT_FALSE(
+      requests_.EndWaiting(RequestId(1), FinishReason::kAbort, OkStatus(), 2, At(6), outputs_));
   ASSERT_EQ(outputs_.size(), 1u);
   EXPECT_FALSE(outputs_[0].times);
   EXPECT_TRUE(requests_.EndWaiting(RequestId(1), FinishReason::kError, Internal("why"),
-                                   std::nullopt, outputs_));
+                                   std::nullopt, At(6), outputs_));
   ASSERT_EQ(outputs_.size(), 2u);
   EXPECT_EQ(outputs_[1].index, 1);
   EXPECT_EQ(outputs_[1].finish, FinishReason::kError);

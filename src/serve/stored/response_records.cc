@@ -11,7 +11,7 @@ namespace millrace::serve {
 namespace {
 
 ApiError CannotContinue(std::string why) {
-  ApiError error = BadField("previous_response_id", std::move(why));
+  ApiError error = BadField("previous_response_id", "previous_response_id: " + std::move(why));
   error.code = "previous_response_not_found";
   return error;
 }
