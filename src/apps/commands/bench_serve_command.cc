@@ -6,6 +6,7 @@
 #include <cmath>
 #include <ctime>
 #include <thread>
+#include <utility>
 
 #include "apps/bench/load_client.h"
 #include "apps/bench/metrics.h"
@@ -65,11 +66,15 @@ Result<ModelNames> NamesOfModel(const BenchServeFlags& flags, net::HttpClient& h
   return names;
 }
 
-// Finds the model and sends one request, which must succeed.
+// Finds the model and sends one request, which must succeed. `announced`: that has been said.
 Result<ModelNames> TryOnce(const BenchServeFlags& flags, net::HttpClient& http, LoadTarget& target,
-                           const BenchRequest& request, const Clock& clock) {
+                           const BenchRequest& request, const Clock& clock, bool& announced) {
   MR_ASSIGN_OR_RETURN(ModelNames names, NamesOfModel(flags, http, target.headers));
   target.model = names.served;
+  if (!std::exchange(announced, true)) {
+    fmt::print("Starting initial single prompt test run...\n");
+    std::fflush(stdout);
+  }
   const auto test = LoadClient(http, target, clock).Run({request}, std::nullopt, [](int, int) {});
   if (!test.outcomes[0].ok()) {
     return FailedPrecondition("the initial test run failed: " + test.outcomes[0].error);
@@ -81,14 +86,13 @@ Result<ModelNames> TryOnce(const BenchServeFlags& flags, net::HttpClient& http, 
 Result<ModelNames> WaitUntilReady(const BenchServeFlags& flags, net::HttpClientOptions options,
                                   LoadTarget& target, BenchRequest request, const Clock& clock) {
   request.arrival_s = 0;
-  fmt::print("Starting initial single prompt test run...\n");
-  std::fflush(stdout);
+  bool announced = false;
   const Duration limit = Duration::Seconds(flags.ready_check_timeout_s);
   if (limit.ns > 0) options.read_timeout = std::min(options.read_timeout, limit);
   MR_ASSIGN_OR_RETURN(const auto http, net::HttpClient::Start(options));
   const Time deadline = clock.Now() + limit;
   for (;;) {
-    auto names = TryOnce(flags, *http, target, request, clock);
+    auto names = TryOnce(flags, *http, target, request, clock, announced);
     if (names.ok()) fmt::print("Initial test run completed.\n");
     if (names.ok() || clock.Now() + kReadyRetry >= deadline) return names;
     std::this_thread::sleep_for(std::chrono::nanoseconds(kReadyRetry.ns));

@@ -346,13 +346,21 @@ void TestServer::MakeReady(cluster::Generator* generator, cluster::RecoveredRequ
   service->Ready(std::move(model));
 }
 
+namespace {
+
+std::string QueryOf(const std::string& target) {
+  const size_t mark = target.find('?');
+  return mark == std::string::npos ? "" : target.substr(mark + 1);
+}
+
+}  // namespace
+
 std::shared_ptr<RecordingReply> TestServer::Start(
     const std::string& method, const std::string& path, const std::string& body,
     std::vector<std::pair<std::string, std::string>> headers) {
-  const size_t mark = path.find('?');
   return Send(endpoint, {.method = method,
-                         .path = path.substr(0, mark),
-                         .query = mark == std::string::npos ? "" : path.substr(mark + 1),
+                         .path = path.substr(0, path.find('?')),
+                         .query = QueryOf(path),
                          .headers = std::move(headers),
                          .body = body,
                          .peer = peer});
@@ -378,8 +386,8 @@ Json TestServer::Get(const std::string& path, int status) {
 
 Json TestServer::AdminGet(const std::string& path, int status) {
   auto reply = Send(Endpoint::kAdminSocket, {.method = "GET",
-                                             .path = path,
-                                             .query = "",
+                                             .path = path.substr(0, path.find('?')),
+                                             .query = QueryOf(path),
                                              .headers = {},
                                              .body = "",
                                              .peer = "process 1 of user 1"});
