@@ -101,13 +101,6 @@ class Systemd(WithChecks):
                 self.assertGreater(int(service["TimeoutStopSec"][0]), drain_s,
                                    "killed while it still drains")
 
-    def test_a_worker_is_restarted_only_if_it_is_stuck(self):
-        container = self.container(self.sets["millrace-worker"])
-        paths = {p: container[p]["httpGet"]["path"]
-                 for p in ("startupProbe", "livenessProbe", "readinessProbe")}
-        self.assertEqual(paths, {"startupProbe": "/live", "livenessProbe": "/live",
-                                 "readinessProbe": "/health"})
-
     def test_the_admin_socket_has_a_folder_that_commands_can_reach(self):
         service = read_unit(DEPLOY / "systemd" / UNITS[0])["Service"]
         self.assertIn("XDG_RUNTIME_DIR=/run", service["Environment"])
@@ -183,6 +176,13 @@ class Kubernetes(WithChecks):
         containers = each["spec"]["template"]["spec"]["containers"]
         assert len(containers) == 1
         return containers[0]
+
+    def test_a_worker_is_restarted_only_if_it_is_stuck(self):
+        container = self.container(self.sets["millrace-worker"])
+        paths = {p: container[p]["httpGet"]["path"]
+                 for p in ("startupProbe", "livenessProbe", "readinessProbe")}
+        self.assertEqual(paths, {"startupProbe": "/live", "livenessProbe": "/live",
+                                 "readinessProbe": "/health"})
 
     def ports(self, each):
         return {p["name"]: p["containerPort"] for p in self.container(each)["ports"]}

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import yaml
@@ -27,6 +28,7 @@ BOARD = ROOT / "deploy" / "grafana" / "millrace.json"
 # scripts/setup unpacks it there.
 UNPACKED = ROOT / "build" / "prometheus" / "usr" / "bin" / "promtool"
 SERIES = re.compile(r"\b((?:vllm:|millrace_|http_)\w+)(\{[^}]*\})?")
+SCRAPE_LIMIT_S = 10
 BY = re.compile(r"\b(?:by|on) ?\(([^)]*)\)")
 LEGEND_LABEL = re.compile(r"\{\{(\w+)\}\}")
 
@@ -59,7 +61,11 @@ class Monitoring(unittest.TestCase):
         self.addCleanup(server.close)
         server.wait_until_ready()
         server.post("/v1/completions", {"prompt": "Once", "max_tokens": 4})
-        return prometheus_text.parse(server.get("/metrics")[1])
+        end = time.monotonic() + SCRAPE_LIMIT_S
+        while "http_requests_total" not in (text := server.get("/metrics")[1]):
+            self.assertLess(time.monotonic(), end, text)  # an answer counts once it is written
+            time.sleep(0.05)
+        return prometheus_text.parse(text)
 
     def labels_of(self, name):
         return set().union(*({label for label, _ in key[1]} for key in self.scraped

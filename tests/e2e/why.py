@@ -106,7 +106,7 @@ class OneProcess(Accounts):
 
         said = self.why(slowest)
         self.assertRegex(said, r"(?m)^queue +[\d.]+ ms +[\d.]+ %  #+ ")
-        self.assertRegex(said, r"\n\d+ % of [\d.]+ s was queueing behind \d+ requests.*: all places "
+        self.assertRegex(said, r"\n\d+ % of [\d.]+ m?s was queueing behind \d+ requests.*: all places "
                                r"of --max-num-seqs were taken\. Cure: a larger --max-num-seqs")
         self.assertIn("max_num_seqs", self.why(slowest, "--json"))
         self.assertIn("queueing behind", json.loads(self.why(slowest, "--json"))["verdict"])
