@@ -19,10 +19,10 @@ POST_LIMIT_S = 60
 class Server:
     """Serves from its construction until `stop`."""
 
-    def __init__(self, *flags, model=MODEL):
+    def __init__(self, *flags):
         self.lines = []
         self.process = subprocess.Popen(
-            [BINARY, "serve", model, "--host", "127.0.0.1", "--port", "0", "--served-model-name",
+            [BINARY, "serve", MODEL, "--host", "127.0.0.1", "--port", "0", "--served-model-name",
              "demo", *flags], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.reader = threading.Thread(target=self.read, daemon=True)
         self.reader.start()
