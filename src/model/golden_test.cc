@@ -2,9 +2,7 @@
 // the logits and greedy tokens of Hugging Face transformers for them, in f32.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <set>
 
@@ -13,6 +11,7 @@
 #include "model/test_folder.h"
 #include "model/test_runner.h"
 #include "model/weight_files.h"
+#include "model/weight_plan.h"
 #include "tensor/cpu/cpu_features.h"
 
 namespace millrace::model {
@@ -121,24 +120,7 @@ std::vector<float> HeadMatrix(const std::string& folder) {
   for (const char* name : {"lm_head", "embed_out", "model.embed_tokens", "gpt_neox.embed_in",
                            "model.decoder.embed_tokens", "transformer.wte", "wte"}) {
     const auto stored = files->Find(std::string(name) + ".weight");
-    if (!stored) continue;
-    const DType dtype = *stored->entry->compute_dtype();
-    std::vector<float> numbers(stored->bytes() / BytesOf(dtype));
-    for (size_t i = 0; i < numbers.size(); ++i) {
-      const uint8_t* const at = stored->data() + i * BytesOf(dtype);
-      if (dtype == DType::kF32) {
-        std::memcpy(&numbers[i], at, sizeof(float));
-      } else if (dtype == DType::kBF16) {
-        uint16_t half = 0;
-        std::memcpy(&half, at, sizeof(half));
-        numbers[i] = std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
-      } else {
-        _Float16 half = 0;
-        std::memcpy(&half, at, sizeof(half));
-        numbers[i] = static_cast<float>(half);
-      }
-    }
-    return numbers;
+    if (stored) return ToFloats(*stored);
   }
   ADD_FAILURE() << folder << " has no head";
   return {};
