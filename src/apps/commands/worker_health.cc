@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kHealthConnectionsMax = 64;
 constexpr double kStuckAfterMax_s = 86400;
-constexpr int64_t kPortMax = 65535;
+constexpr int64_t kHealthPortMax = 65535;
 
 struct HealthAddress {
   std::string host;
@@ -26,7 +26,7 @@ Result<HealthAddress> ParseAddress(const std::string& listen) {
     std::string host = listen.substr(0, colon);
     if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
     const auto port = ParseInt(listen.substr(colon + 1));
-    if (port.ok() && *port >= 0 && *port <= kPortMax) {
+    if (port.ok() && *port >= 0 && *port <= kHealthPortMax) {
       return HealthAddress{host, static_cast<uint16_t>(*port)};
     }
   }

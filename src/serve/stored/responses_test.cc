@@ -293,7 +293,7 @@ TEST(BackgroundResponses, AreCancelled) {
   EXPECT_EQ(TypedEvents(follower->body()).back().type, "response.completed");
 }
 
-std::string WithoutIds(const std::string& events) {
+std::string WithoutEventIds(const std::string& events) {
   std::string kept;
   for (size_t begin = 0; begin < events.size();) {
     const size_t end = events.find('\n', begin) + 1;
@@ -341,7 +341,7 @@ TEST(BackgroundResponses, OneThatIsRunningIsFollowed) {
   server.gate.Open();
   ASSERT_TRUE(second->WaitDone());
   ASSERT_EQ(second->status(), 200) << second->body();
-  const auto events = TypedEvents(WithoutIds(second->body()));
+  const auto events = TypedEvents(WithoutEventIds(second->body()));
   EXPECT_EQ(events.front().data["sequence_number"], 2);
   EXPECT_EQ(events.back().type, "response.completed");
   const Json plain = server.Call("/v1/responses", ResponsesBody());
