@@ -15,7 +15,7 @@ namespace {
 constexpr std::chrono::milliseconds kGather(500);  // spans that come within it share a batch
 constexpr Duration kAnswerLimit = Duration::Seconds(5);
 constexpr Duration kWarnEvery = Duration::Seconds(60);
-constexpr size_t kAnswerBytesMax = 64 << 10;
+constexpr size_t kCollectorAnswerBytesMax = 64 << 10;
 constexpr int kStatusOkMin = 200, kStatusOkMax = 299;
 
 }  // namespace
@@ -44,7 +44,7 @@ Result<std::unique_ptr<OtlpExporter>> OtlpExporter::Start(const std::string& end
   net::HttpClientOptions options;
   options.connect_timeout = kAnswerLimit;
   options.read_timeout = kAnswerLimit;
-  options.body_bytes_max = kAnswerBytesMax;
+  options.body_bytes_max = kCollectorAnswerBytesMax;
   MR_ASSIGN_OR_RETURN(exporter->http_, net::HttpClient::Start(options));
   exporter->thread_ = std::thread([raw = exporter.get()] { raw->Run(); });
   return exporter;
