@@ -291,6 +291,16 @@ TEST(Batches, OneThatIsTooLateEnds) {
   EXPECT_EQ(errors.back()["error"]["code"], "batch_expired");
 }
 
+TEST(Batches, EmbeddingsToo) {
+  TestServer server;
+  const Json created =
+      CreateBatch(server, Line("a", {{"input", "b"}}, "/v1/embeddings"), 200, "/v1/embeddings");
+  const Json batch = EndedBatch(server, created["id"]);
+  const auto results = Lines(server, batch["output_file_id"]);
+  ASSERT_EQ(results.size(), 1u);
+  EXPECT_EQ(results[0]["response"]["body"]["data"][0]["object"], "embedding");
+}
+
 TEST(Batches, ResponsesToo) {
   TestServer server(Reciting("hello"));
   const Json created =
