@@ -40,6 +40,8 @@ class BackgroundResponse : public std::enable_shared_from_this<BackgroundRespons
   void TakeEnded(const Json& response, bool leaving);
   // Ends it, if it has not ended: its request is aborted if it runs.
   void Cancel();
+  // Ends it with an event of that error, which is one of the chat route.
+  void Fail(const Json& error);
   // Sends the client the events after the first `after`. False if nobody can follow, or not from
   // there.
   bool Follow(std::shared_ptr<net::HttpReply> client, uint64_t after);
@@ -50,7 +52,6 @@ class BackgroundResponse : public std::enable_shared_from_this<BackgroundRespons
  private:
   class Reply;
 
-  void Fail(const Json& error);
   void Keep(std::string_view events) MR_REQUIRES(mutex_);
 
   const std::shared_ptr<RetainedStream> stream_;  // null: nobody can follow it

@@ -170,12 +170,11 @@ void ResponseRoutes::CreateInBackground(Call call, ResponseRecord record) {
   auto run = std::make_shared<BackgroundResponse>(std::move(record), host_.clock,
                                                   streams ? call.reply : nullptr);
   if (!Post(run)) {
-    run->Cancel();
-    (void)host_.store.Delete(ObjectKind::kResponse, call.owner, queued["id"]).ok();
-    ApiError full = FromStatus(ResourceExhausted(
+    const ApiError full = FromStatus(ResourceExhausted(
         "Too many responses wait to be computed in the background; try again later."));
+    (void)host_.store.Delete(ObjectKind::kResponse, call.owner, queued["id"]).ok();
     if (!streams) return refuse(full);
-    return;
+    return run->Fail(ErrorBody(full)["error"]);  // its stream has begun
   }
   if (!streams) call.reply->Send(JsonResponse(queued));
 }
