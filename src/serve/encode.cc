@@ -85,6 +85,17 @@ Parsed<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::str
   return std::move(tokens).value();
 }
 
+void Truncate(const Truncation& truncation, int room, std::vector<TokenId>& tokens) {
+  if (!truncation.wanted) return;
+  const auto max = static_cast<size_t>(truncation.tokens_max.value_or(room));
+  if (tokens.size() <= max) return;
+  if (truncation.keeps_beginning) {
+    tokens.resize(max);
+  } else {
+    tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(max));
+  }
+}
+
 Parsed<std::string> RenderConversation(const ServedModel& model, const Conversation& conversation) {
   if (model.chat_template == nullptr) {
     return UnsupportedField("messages", "this model has no chat template; use /v1/completions");

@@ -71,22 +71,24 @@ void ReadBestOf(FieldReader& reader, const SamplingParams& params) {
   }
 }
 
-// vLLM's: -1 is the model's length, which any prompt that fits keeps; the left end is cut.
-void ReadTruncation(FieldReader& reader, GenerationOptions& options) {
-  reader.Int("truncate_prompt_tokens", -1, kIntMax, options.prompt_tokens_max);
-  if (options.prompt_tokens_max == 0) {
+}  // namespace
+
+void ReadTruncation(FieldReader& reader, int max, Truncation& truncation) {
+  std::optional<int> tokens;
+  reader.Int("truncate_prompt_tokens", -1, max, tokens);
+  if (tokens == 0) {
     reader.Fail("truncate_prompt_tokens",
                 "truncate_prompt_tokens must be -1 for the model's length, or at least 1");
   }
+  truncation.wanted = tokens.has_value();
+  if (tokens != -1) truncation.tokens_max = tokens;
   std::string side = "left";
   reader.String("truncation_side", kNameBytesMax, side);
   if (side != "left" && side != "right") {
     reader.Fail("truncation_side", "truncation_side must be \"left\" or \"right\"");
   }
-  options.cut_prompt_end = side == "right";
+  truncation.keeps_beginning = side == "right";
 }
-
-}  // namespace
 
 void ReadSampling(FieldReader& reader, const SamplingDefaults& defaults, SamplingParams& params) {
   params.temperature = defaults.temperature.value_or(params.temperature);
@@ -140,7 +142,7 @@ void ReadEnvelope(FieldReader& reader, GenerationOptions& options) {
   }
   reader.Bool("return_token_ids", options.token_ids);
   reader.Bool("return_tokens_as_token_ids", options.tokens_as_ids);
-  ReadTruncation(reader, options);
+  ReadTruncation(reader, kIntMax, options.truncation);
   reader.Int("priority", kIntMin, kIntMax, options.priority);
   reader.String("cache_salt", kNameBytesMax, options.cache_salt);
   reader.String("request_id", kNameBytesMax, options.request_id);

@@ -14,6 +14,9 @@ namespace millrace::serve {
 // Reads every sampling field except those that the two endpoints name or default differently
 // (max_tokens, logprobs).
 void ReadSampling(FieldReader& reader, const SamplingDefaults& defaults, SamplingParams& params);
+// Reads truncate_prompt_tokens, at most `max`, and truncation_side. As vLLM has them: -1 is what
+// the model's length leaves.
+void ReadTruncation(FieldReader& reader, int max, Truncation& truncation);
 // Reads model, stream, stream_options, priority, cache_salt and request_id.
 void ReadEnvelope(FieldReader& reader, GenerationOptions& options);
 // Checks the ranges of core/sampling_params.h; errors name the field.

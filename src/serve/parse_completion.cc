@@ -37,7 +37,7 @@ Parsed<CompletionRequest> ParseCompletionRequest(std::string_view body,
                             request.prompts.size()));
   }
   reader.Bool("echo", request.echo);
-  if (request.echo && request.options.prompt_tokens_max) {
+  if (request.echo && request.options.truncation.wanted) {
     reader.Fail("truncate_prompt_tokens", "truncate_prompt_tokens does not go with echo");
   }
   reader.Bool("add_special_tokens", request.add_special_tokens);

@@ -19,28 +19,12 @@ void ReadPooling(FieldReader& reader, Pooling& pooling) {
   reader.Fail("pooling", "pooling must be \"last\" or \"mean\"");
 }
 
-// vLLM's clients send -1 for the model's length.
-void ReadTruncation(FieldReader& reader, int max_model_len, VectorOptions& options) {
-  const Json* given = reader.Find("truncate_prompt_tokens");
-  if (given != nullptr && *given == Json(-1)) {
-    options.truncate_to = max_model_len;
-  } else {
-    reader.Int("truncate_prompt_tokens", 1, max_model_len, options.truncate_to);
-  }
-  std::string side = "left";
-  reader.String("truncation_side", kNameBytesMax, side);
-  options.keeps_end = side == "left";
-  if (side != "left" && side != "right") {
-    reader.Fail("truncation_side", "truncation_side must be \"left\" or \"right\"");
-  }
-}
-
 void ReadVectorOptions(FieldReader& reader, const ParseContext& context, VectorOptions& options) {
   constexpr int64_t kMin = std::numeric_limits<int32_t>::min();
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   reader.String("model", kNameBytesMax, options.model);
   ReadPooling(reader, options.pooling);
-  ReadTruncation(reader, context.max_model_len, options);
+  ReadTruncation(reader, context.max_model_len, options.truncation);
   reader.Bool("add_special_tokens", options.add_special_tokens);
   options.parse_special = context.parse_special_default;
   reader.Bool("parse_special", options.parse_special);

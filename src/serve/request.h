@@ -39,17 +39,23 @@ struct ParseContext {
   bool finds_tool_calls = false;  // the model's way to write them is known
 };
 
+// How a prompt that is too long is cut.
+struct Truncation {
+  bool wanted = false;
+  std::optional<int> tokens_max;  // none: what the model's length leaves
+  bool keeps_beginning = false;
+};
+
 struct GenerationOptions {
   std::string model;      // empty: the first served name
   SamplingParams params;  // max_tokens unset: up to the model's length
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
-  bool metrics = false;                  // the answer tells what its time went into
-  bool token_ids = false;                // the answer has the ids of its tokens and of the prompt's
-  bool tokens_as_ids = false;            // log-probabilities name tokens by their ids
-  std::optional<int> prompt_tokens_max;  // a longer prompt is cut to this
-  bool cut_prompt_end = false;           // its end, not its beginning
+  bool metrics = false;        // the answer tells what its time went into
+  bool token_ids = false;      // the answer has the ids of its tokens and of the prompt's
+  bool tokens_as_ids = false;  // log-probabilities name tokens by their ids
+  Truncation truncation;
   int priority = 0;
   std::string cache_salt;
   std::string request_id;  // becomes part of the response's id
@@ -126,8 +132,7 @@ struct VectorOptions {
   Pooling pooling = Pooling::kLast;
   bool add_special_tokens = true;
   bool parse_special = false;
-  std::optional<int> truncate_to;  // tokens
-  bool keeps_end = true;           // of a text that is truncated
+  Truncation truncation;
   int priority = 0;
   std::string cache_salt;
   std::string ignored;  // IgnoredHeaderValue

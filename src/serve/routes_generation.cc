@@ -13,20 +13,6 @@ namespace {
 
 constexpr size_t kGrammarErrorBytesMax = 500;
 
-// Cuts a prompt as the request asks.
-void Truncate(const GenerationOptions& options, int max_model_len, std::vector<TokenId>& tokens) {
-  if (!options.prompt_tokens_max) return;
-  const int left = max_model_len - options.params.max_tokens.value_or(1);
-  const auto max = static_cast<size_t>(
-      *options.prompt_tokens_max == -1 ? std::max(left, 1) : *options.prompt_tokens_max);
-  if (tokens.size() <= max) return;
-  if (options.cut_prompt_end) {
-    tokens.resize(max);
-  } else {
-    tokens.erase(tokens.begin(), tokens.end() - static_cast<std::ptrdiff_t>(max));
-  }
-}
-
 std::vector<int> Lengths(const std::vector<PromptInput>& prompts) {
   std::vector<int> lengths;
   for (const PromptInput& prompt : prompts)
@@ -43,8 +29,8 @@ Parsed<std::vector<PromptInput>> EncodePrompts(const ServedModel& model,
   for (const Prompt& prompt : request.prompts) {
     PromptInput& input = inputs.emplace_back();
     if (const auto* text = std::get_if<std::string>(&prompt)) {
-      Parsed<std::vector<TokenId>> tokens = EncodeText(
-          model, *text, options, "prompt", request.options.prompt_tokens_max.has_value());
+      Parsed<std::vector<TokenId>> tokens =
+          EncodeText(model, *text, options, "prompt", request.options.truncation.wanted);
       if (auto* error = std::get_if<ApiError>(&tokens)) return std::move(*error);
       input.tokens = std::move(std::get<std::vector<TokenId>>(tokens));
       if (request.echo) input.echo = *text;
@@ -102,8 +88,8 @@ void Service::Impl::ChatCompletions(Call call) {
   if (!name) return refuse(ModelNotFound(request.options.model));
   Parsed<std::string> prompt = RenderConversation(loaded->model, request.conversation);
   if (auto* error = std::get_if<ApiError>(&prompt)) return refuse(*error);
-  Parsed<std::vector<TokenId>> tokens = EncodeRendered(
-      loaded->model, std::get<std::string>(prompt), request.options.prompt_tokens_max.has_value());
+  Parsed<std::vector<TokenId>> tokens = EncodeRendered(loaded->model, std::get<std::string>(prompt),
+                                                       request.options.truncation.wanted);
   if (auto* error = std::get_if<ApiError>(&tokens)) return refuse(*error);
 
   GenerationSpec spec;
@@ -163,8 +149,10 @@ void Service::Impl::BeginConstrained(std::shared_ptr<ModelContext> model_context
 
 void Service::Impl::BeginCompiled(std::shared_ptr<ModelContext> model_context, Call call,
                                   GenerationSpec spec, const std::string& id) {
+  const int max_model_len = model_context->model.max_model_len;
+  const int room = std::max(max_model_len - spec.options.params.max_tokens.value_or(1), 1);
   for (PromptInput& prompt : spec.prompts) {
-    Truncate(spec.options, model_context->model.max_model_len, prompt.tokens);
+    Truncate(spec.options.truncation, room, prompt.tokens);
   }
   Parsed<FittedLengths> fitted =
       FitLengths(spec.options, model_context->context, Lengths(spec.prompts));

@@ -142,6 +142,8 @@ int64_t UnixSeconds();
 Parsed<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::string& text,
                                         const text::EncodeOptions& options,
                                         const std::string& param, bool any_length = false);
+// Cuts a prompt as the request asks; `room` is what the model's length leaves for it, in tokens.
+void Truncate(const Truncation& truncation, int room, std::vector<TokenId>& tokens);
 // The prompt of a conversation, and its tokens.
 Parsed<std::string> RenderConversation(const ServedModel& model, const Conversation& conversation);
 Parsed<std::vector<TokenId>> EncodeRendered(const ServedModel& model, const std::string& prompt,

@@ -24,15 +24,6 @@ ApiError TooLongForVector(int max_model_len, const std::string& where, size_t to
           .code = "context_length_exceeded"};
 }
 
-void Truncate(const VectorOptions& options, std::vector<TokenId>& tokens) {
-  if (!options.truncate_to || std::cmp_less_equal(tokens.size(), *options.truncate_to)) return;
-  if (options.keeps_end) {
-    tokens.erase(tokens.begin(), tokens.end() - *options.truncate_to);
-  } else {
-    tokens.resize(static_cast<size_t>(*options.truncate_to));
-  }
-}
-
 Parsed<std::vector<TokenId>> EncodeInput(const ServedModel& model, const VectorOptions& options,
                                          const VectorInput& input) {
   std::vector<TokenId> tokens;
@@ -40,13 +31,13 @@ Parsed<std::vector<TokenId>> EncodeInput(const ServedModel& model, const VectorO
     Parsed<std::vector<TokenId>> encoded = EncodeText(
         model, *text,
         {.add_special_tokens = options.add_special_tokens, .parse_special = options.parse_special},
-        input.where);
+        input.where, options.truncation.wanted);
     if (auto* error = std::get_if<ApiError>(&encoded)) return std::move(*error);
     tokens = std::move(std::get<std::vector<TokenId>>(encoded));
   } else {
     tokens = std::get<std::vector<TokenId>>(input.prompt);
   }
-  Truncate(options, tokens);
+  Truncate(options.truncation, model.max_model_len, tokens);
   if (std::cmp_less_equal(tokens.size(), model.max_model_len)) return tokens;
   return TooLongForVector(model.max_model_len, input.where, tokens.size());
 }

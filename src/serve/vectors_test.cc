@@ -96,6 +96,9 @@ TEST(Embeddings, TruncationKeepsTheEndOrTheBeginning) {
   body = {{"input", std::string(400, 'a')}, {"normalize", false}, {"truncate_prompt_tokens", -1}};
   answer = Embed(server, body);
   EXPECT_EQ(answer["usage"]["prompt_tokens"], 256) << "the model's length";
+  body["input"] = std::string(100'000, 'a');
+  answer = Embed(server, body);
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], 256) << "of a text whose bytes alone are too many";
 }
 
 TEST(Embeddings, TheContextIsWholeAndItsOverflowHasTheNumbers) {
