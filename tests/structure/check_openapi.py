@@ -66,8 +66,8 @@ def parsers():
     starts = [vectors.index(f"Parsed<{name}> Parse{name}(")
               for name in ("EmbeddingRequest", "ScoreRequest", "RerankRequest")]
     embedding, score, rerank = (vectors[a:b] for a, b in zip(starts, [*starts[1:], None]))
-    of_all = "".join(function_of(vectors, name)
-                     for name in ("ReadPooling", "ReadTruncation", "ReadVectorOptions"))
+    of_all = "".join(function_of(text, name) for text, name in (
+        (vectors, "ReadPooling"), (vectors, "ReadVectorOptions"), (common, "ReadTruncation")))
     documents = function_of(vectors, "AddDocuments")
     tokenize = read("parse_tokenize.cc")
     half = tokenize.index("ParseDetokenizeRequest")
