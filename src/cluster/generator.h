@@ -23,11 +23,13 @@
 namespace millrace::cluster {
 
 struct GenerationRequest {
-  std::string external_id;      // the client's x-request-id, for logs; need not be unique
-  std::vector<TokenId> prompt;  // at least one token, all inside the vocabulary
-  SamplingParams params;        // validated
-  int priority = 0;             // smaller runs first under the priority policy
-  std::string cache_salt;       // requests share prefix blocks only within the same salt
+  std::string external_id;       // the client's x-request-id, for logs; need not be unique
+  std::vector<TokenId> prompt;   // at least one token, all inside the vocabulary
+  SamplingParams params;         // validated
+  int priority = 0;              // smaller runs first under the priority policy
+  std::string cache_salt;        // requests share prefix blocks only within the same salt
+  std::string prompt_cache_key;  // a hint where to compute it: sched::NewRequest
+  std::string client;            // whose share it takes under the fair policy
   std::string front_end;  // stored with the request if it is journalled; opaque to the generator
   // The first request of the answer that this request is a part of: a journal keeps the order of
   // their output.

@@ -25,6 +25,7 @@ struct RecoveredRequest {
   SamplingParams params;  // with the seed that was drawn
   int priority = 0;
   std::string cache_salt;
+  std::string client;
   std::optional<RequestId> joins;  // GenerationRequest::joins
   Time arrived;
   // The delivered output: in this order, but in other pieces and without times. Clients may have

@@ -83,12 +83,64 @@ Status CheckPooling(const SamplingParams& p) {
       "pooling does not go with n above 1, log-probabilities or a constrained output");
 }
 
+Status CheckBadWords(const std::vector<std::vector<TokenId>>& words, int vocab_size) {
+  if (words.size() > kBadWordsMax) {
+    return InvalidArgument(fmt::format("bad_words has {} token sequences, the limit is {}",
+                                       words.size(), kBadWordsMax));
+  }
+  for (const std::vector<TokenId>& word : words) {
+    if (word.empty()) return InvalidArgument("bad_words: a word has no tokens");
+    MR_RETURN_IF_ERROR(CheckTokens("bad_words", word, kBadWordTokensMax, vocab_size));
+  }
+  return OkStatus();
+}
+
+Status CheckLogprobTokens(const SamplingParams& p, int vocab_size) {
+  MR_RETURN_IF_ERROR(
+      CheckTokens("logprob_token_ids", p.logprob_token_ids, kLogprobTokensMax, vocab_size));
+  if (p.logprob_token_ids.empty() || p.logprobs) return OkStatus();
+  return InvalidArgument("logprob_token_ids needs logprobs");
+}
+
+// A beam's score is its log-probability in the model's own distribution, so nothing may change that
+// distribution.
+Status CheckBeams(const SamplingParams& p) {
+  if (!Within(p.length_penalty, -10, 10)) {
+    return OutOfRange("length_penalty", p.length_penalty, "in [-10, 10]");
+  }
+  if (!p.beam_search) return OkStatus();
+  if (p.n > kBeamWidthMax) {
+    return InvalidArgument(
+        fmt::format("beam_search: the width must be at most {}, got {}", kBeamWidthMax, p.n));
+  }
+  const auto refuse = [](bool given, const char* field) {
+    return given ? InvalidArgument(fmt::format("{} does not go with a beam search", field))
+                 : OkStatus();
+  };
+  MR_RETURN_IF_ERROR(refuse(!p.greedy(), "temperature above 0"));
+  MR_RETURN_IF_ERROR(refuse(p.min_tokens > 0, "min_tokens"));
+  MR_RETURN_IF_ERROR(refuse(p.repetition_penalty != 1, "repetition_penalty"));
+  MR_RETURN_IF_ERROR(refuse(p.presence_penalty != 0, "presence_penalty"));
+  MR_RETURN_IF_ERROR(refuse(p.frequency_penalty != 0, "frequency_penalty"));
+  MR_RETURN_IF_ERROR(refuse(!p.logit_bias.empty(), "logit_bias"));
+  MR_RETURN_IF_ERROR(refuse(!p.allowed_token_ids.empty(), "allowed_token_ids"));
+  MR_RETURN_IF_ERROR(refuse(!p.bad_words.empty(), "bad_words"));
+  MR_RETURN_IF_ERROR(refuse(!p.logprob_token_ids.empty(), "logprob_token_ids"));
+  MR_RETURN_IF_ERROR(refuse(p.prompt_logprobs.has_value(), "prompt_logprobs"));
+  MR_RETURN_IF_ERROR(refuse(!p.stop.empty(), "stop"));
+  MR_RETURN_IF_ERROR(refuse(p.pools(), "pooling"));
+  return refuse(!p.grammar.empty(), "a constrained output");
+}
+
 }  // namespace
 
 Status Validate(const SamplingParams& p, int vocab_size) {
   MR_RETURN_IF_ERROR(CheckCounts(p));
   MR_RETURN_IF_ERROR(CheckReals(p));
   MR_RETURN_IF_ERROR(CheckPooling(p));
+  MR_RETURN_IF_ERROR(CheckBadWords(p.bad_words, vocab_size));
+  MR_RETURN_IF_ERROR(CheckLogprobTokens(p, vocab_size));
+  MR_RETURN_IF_ERROR(CheckBeams(p));
   if (p.logit_bias.size() > kLogitBiasMax) {
     return InvalidArgument(fmt::format("logit_bias has {} entries, the limit is {}",
                                        p.logit_bias.size(), kLogitBiasMax));
@@ -120,7 +172,15 @@ Status Validate(const SamplingParams& p, int vocab_size) {
 
 int ProtocolFor(const SamplingParams& params) {
   if (params.pools()) return kProtocolEmbeddings;
+  if (params.beam_search || !params.bad_words.empty() || !params.logprob_token_ids.empty()) {
+    return kProtocolBeams;
+  }
   return params.grammar.empty() ? kProtocolVersionOldest : kProtocolGrammars;
+}
+
+int BeamCandidates(const SamplingParams& params, std::span<const TokenId> eos) {
+  return params.n + static_cast<int>(params.stop_token_ids.size()) +
+         (params.ignore_eos ? 0 : static_cast<int>(eos.size()));
 }
 
 std::optional<int> OutputLimit(const SamplingParams& params, int64_t prompt_tokens,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,13 @@ inline constexpr size_t kStopStringBytesMax = 1024;
 inline constexpr int kStopTokensMax = 64;
 inline constexpr int kLogitBiasMax = 1024;
 inline constexpr int kAllowedTokensMax = 1024;
+inline constexpr int kBadWordsMax = 512;
+inline constexpr int kBadWordTokensMax = 64;  // of one
+inline constexpr int kLogprobTokensMax = 128;
+inline constexpr int kPositionLogprobsMax =
+    kTopLogprobsMax + kLogprobTokensMax;  // beside the chosen
+// Each sequence of a beam search needs twice as many log-probabilities as there are sequences.
+inline constexpr int kBeamWidthMax = kTopLogprobsMax / 2;
 inline constexpr size_t kGrammarBytesMax = 512u << 10;
 
 // What a request yields: tokens, or one vector of the hidden states that enter the LM head.
@@ -50,7 +58,12 @@ struct SamplingParams {
   std::optional<int> prompt_logprobs;      // the same for the prompt's tokens
   std::vector<TokenId> allowed_token_ids;  // empty: all
   std::string grammar;  // what the output must match (output_grammar.h); empty: anything
-  Pooling pooling = Pooling::kNone;  // a vector in place of tokens
+  Pooling pooling = Pooling::kNone;             // a vector in place of tokens
+  std::vector<std::vector<TokenId>> bad_words;  // token sequences that the output must not contain
+  std::vector<TokenId> logprob_token_ids;       // reported behind the likeliest; needs `logprobs`
+  // The n likeliest answers that a search with n beams finds, likeliest first. Nothing is drawn.
+  bool beam_search = false;
+  double length_penalty = 1.0;  // a beam's score: its log-probability / its length ^ this
 
   bool greedy() const { return temperature == 0.0; }
   bool pools() const { return pooling != Pooling::kNone; }
@@ -71,7 +84,8 @@ void ForEachField(Params& params, Visitor&& visit) {
   auto& [n, max_tokens, min_tokens, temperature, top_p, top_k, min_p, repetition_penalty,
          presence_penalty, frequency_penalty, seed, logit_bias, stop_token_ids, stop,
          include_stop_str_in_output, ignore_eos, skip_special_tokens, logprobs, prompt_logprobs,
-         allowed_token_ids, grammar, pooling] = params;
+         allowed_token_ids, grammar, pooling, bad_words, logprob_token_ids, beam_search,
+         length_penalty] = params;
   constexpr bool kSchedules = true;
   visit(SamplingField{"n", kSchedules}, n);
   visit(SamplingField{"max_tokens", kSchedules}, max_tokens);
@@ -95,6 +109,10 @@ void ForEachField(Params& params, Visitor&& visit) {
   visit(SamplingField{"allowed_token_ids", false, kAllowedTokensMax}, allowed_token_ids);
   visit(SamplingField{"grammar"}, grammar);
   visit(SamplingField{"pooling", kSchedules}, pooling);
+  visit(SamplingField{"bad_words", false, kBadWordsMax}, bad_words);
+  visit(SamplingField{"logprob_token_ids", false, kLogprobTokensMax}, logprob_token_ids);
+  visit(SamplingField{"beam_search", kSchedules}, beam_search);
+  visit(SamplingField{"length_penalty", kSchedules}, length_penalty);
 }
 
 // Checks every range above, and every token id against `vocab_size`. kInvalidArgument names the
@@ -104,6 +122,10 @@ Status Validate(const SamplingParams& params, int vocab_size);
 // The oldest version of the protocol between processes (protocol_range.h) whose workers heed all of
 // the parameters.
 int ProtocolFor(const SamplingParams& params);
+
+// How many candidates for its next token a beam offers, the likeliest first: enough for n that do
+// not stop it. A token that would stop it and is less likely is not considered.
+int BeamCandidates(const SamplingParams& params, std::span<const TokenId> eos);
 
 // The tokens that each sequence may generate after a prompt of this length: max_tokens, or what the
 // model's length leaves. nullopt: max_tokens, or at least one token, does not fit behind the

@@ -22,7 +22,7 @@ TimeCause Accounting::FirstLacks(const StepRoom& room) const {
   if (room.tokens == 0) return TimeCause::kStepFull;
   if (room.sequences == 0) return TimeCause::kSequences;
   const Request& first = *requests_.waiting().begin()->second;
-  switch (first.verdict.reason) {
+  switch (room.refused.value_or(first.verdict.reason)) {
     case Verdict::Reason::kBlocks: return TimeCause::kBlocks;
     case Verdict::Reason::kSequences: return TimeCause::kSequences;
     case Verdict::Reason::kReservation:

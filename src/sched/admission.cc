@@ -1,6 +1,7 @@
 // Which requests may start. In order and without overtaking: the first that cannot start ends the
 // search. docs/decisions/0003-admission.md proves that the first in order always finishes.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "sched/preemption_cost.h"
@@ -14,18 +15,20 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
   const int tokens = room.tokens;
   const int full = limits_.tokens_before_prompts.value_or(room.tokens_in_all);
   int64_t started = 0;
-  auto next = requests_.waiting().begin();
-  while (next != requests_.waiting().end() && room.tokens > 0 && room.sequences > 0) {
+  while (room.tokens > 0 && room.sequences > 0) {
     if (started >= share && tokens - room.tokens >= share_tokens) return;
     if (room.tokens_in_all - room.tokens >= full) return;
-    Request& r = *(next++)->second;
-    if (r.paused) continue;
+    Request* next = NextWaiting();
+    if (next == nullptr) return;
+    Request& r = *next;
     r.verdict = Consider(r);
     if (r.verdict.reason != Verdict::Reason::kAdmitted) {
+      room.refused = r.verdict.reason;
       lacks_blocks_ = lacks_blocks_ || r.verdict.reason == Verdict::Reason::kBlocks;
       return;
     }
     accounting_.Settle(r, now);
+    TakeTurn(r);
     r.state == RequestState::kSwapped ? SwapIn(r) : StartFresh(r);
     if (r.import.awaited && StartPulling(r)) {
       r.import.since = now;
@@ -44,6 +47,25 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
     builder_.Emit(r, room);
     ++started;
   }
+}
+
+// The first in order that is not paused. Null: there is none.
+Request* SchedulerImpl::NextWaiting() const {
+  const RequestTable::Queue& waiting = requests_.waiting();
+  const auto from = [&](RequestTable::Queue::const_iterator place) {
+    while (place != waiting.end() && place->second->paused) ++place;
+    return place == waiting.end() ? nullptr : place->second;
+  };
+  Request* first = from(waiting.begin());
+  if (first == nullptr || !first->queued) return first;
+  const std::optional<int64_t> rank = order_->NextRank();
+  Request* next = from(waiting.lower_bound(OrderKey{*rank, Time{}, 0}));
+  return next != nullptr && next->key.rank == *rank ? next : first;
+}
+
+void SchedulerImpl::TakeTurn(Request& request) {
+  if (!std::exchange(request.queued, false)) return;
+  requests_.Reorder(request, order_->Start(request.client, next_number_++));
 }
 
 Verdict SchedulerImpl::Consider(Request& request) {
@@ -119,6 +141,7 @@ void SchedulerImpl::StartFresh(Request& request) {
     stats_.prefix_hit_tokens += s.computed;
     if (!request.times.first_scheduled) request.cached_prompt_tokens = s.computed;
   }
+  if (!request.was_admitted) order_->Charge(request.client, target - s.computed, 0);
   s.output.reserve(std::min(request.output_limit, kOutputReserveMax));
   reservations_.Take(request);
   MR_CHECK(kv_.Grow(s.table, target)) << "admission counted wrong for request " << request.spec.id;

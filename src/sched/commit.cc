@@ -82,7 +82,9 @@ void SchedulerImpl::Apply(const StepLedger::Step& step, const StepLedger::Entry&
   TakePromptLogprobs(entry, *result);
   if (entry.incarnation == s.incarnation) AdvanceComputed(entry);
   if (r.state == RequestState::kRunning) forks_.MaybeStart(r);
-  if (entry.samples) TakeOutput(s, *result, now, outputs);
+  if (!entry.samples) return;
+  if (r.beams) return OfferBeam(s, *result, entry.incarnation == s.incarnation, now, outputs);
+  TakeOutput(s, *result, now, outputs);
 }
 
 void SchedulerImpl::AdvanceComputed(const StepLedger::Entry& entry) {
@@ -128,6 +130,7 @@ void SchedulerImpl::TakeOutput(Sequence& sequence, const SequenceResult& result,
   const bool first = sequence.output.empty();
   sequence.output.push_back(token);
   ++stats_.generation_tokens;
+  order_->Charge(r.client, 0, 1);
   output.tokens.push_back(token);
   if (result.logprobs) output.logprobs.push_back(*result.logprobs);
   if (first) output.prompt_logprobs = r.prompt_logprobs;
@@ -147,11 +150,12 @@ void SchedulerImpl::TakeOutput(Sequence& sequence, const SequenceResult& result,
   End(sequence, reason, output);
 }
 
-// While the prompt is shared, its failure ends all sequences: the others would compute the same.
+// While the prompt is shared, its failure ends all sequences: the others would compute the same. A
+// beam search ends as a whole.
 void SchedulerImpl::Fail(Sequence& sequence, const Status& error,
                          std::vector<RequestOutput>& outputs) {
   Request& r = *sequence.request;
-  const bool all = std::exchange(r.sharing_prompt, false);
+  const bool all = std::exchange(r.sharing_prompt, false) || r.beams;
   for (Sequence& s : r.sequences) {
     if (!s.live() || (&s != &sequence && !all)) continue;
     RequestOutput& output = AppendOutput(s, outputs);

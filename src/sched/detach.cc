@@ -76,6 +76,7 @@ void SchedulerImpl::Leave(Request& request) {
   for (Sequence& s : request.sequences) {
     if (s.live()) IndexPrefixes(s);
   }
+  LeaveOrder(request);
   requests_.Finish(request);
   request.sharing_prompt = false;
   request.detached = true;

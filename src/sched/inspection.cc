@@ -85,7 +85,7 @@ void CheckBlocks(const SchedulerView& view) {
       MR_CHECK(!s.waits_with_table() || (r->sharing_prompt && has_blocks))
           << "sequence " << s.id << " waits for a prompt that no sequence computes";
       MR_CHECK(s.sent_blocks <= std::ssize(s.table) || !s.live());
-      MR_CHECK(!s.live() || s.computed < r->TotalOf(s))
+      MR_CHECK(!s.live() || s.offered || s.computed < r->TotalOf(s))
           << "sequence " << s.id << " has no tokens left to compute";
     }
   }

@@ -20,7 +20,7 @@ RequestOutput& SchedulerImpl::AppendOutput(const Sequence& sequence,
 void SchedulerImpl::Abort(RequestId id, std::optional<int> index, Time now,
                           std::vector<RequestOutput>& outputs) {
   Request* r = requests_.Find(id);
-  if (!r) return;
+  if (!r || (r->beams && index)) return;  // no beam is an answer yet
   accounting_.Settle(*r, now);
   // Without an index, no sequence is left to take over the prompt.
   if (!index) r->sharing_prompt = false;
@@ -70,9 +70,15 @@ void SchedulerImpl::Discard(Sequence& sequence) {
 }
 
 void SchedulerImpl::Retire(Request& request) {
+  LeaveOrder(request);
   requests_.Finish(request);
   forks_.UpdatePromise(request);
   if (request.in_flight == 0) Reap(request);
+}
+
+void SchedulerImpl::LeaveOrder(Request& request) {
+  if (std::exchange(request.queued, false)) order_->Drop(request.client);
+  order_->Leave(request.client);
 }
 
 // A reservation ends only here, because a step in flight may still use its blocks.

@@ -29,7 +29,7 @@ SchedulerOptions RandomOptions(Rng& rng, int blocks_least) {
                                      : PreemptionMode::kAuto;
   o.eos_token_ids = {kTestRequestEos};
   o.step_mix = rng.Between(0, 2) ? StepMix::kMixed : StepMix::kPrefillFirst;
-  o.policy = rng.Between(0, 2) ? SchedulingPolicy::kFcfs : SchedulingPolicy::kPriority;
+  o.policy = static_cast<SchedulingPolicy>(rng.Between(0, 2));
   if (rng.Between(0, 7) == 0) {
     o.kv_policy = static_cast<KvPolicy>(rng.Between(0, 4));
     o.num_blocks += kReservedBlocksLeast;
@@ -56,6 +56,7 @@ TEST(Moves, LoseNothingWhateverTheSchedule) {
   EXPECT_GT(counts.sibling_pulls, cases / 2);
   EXPECT_GT(counts.partial, cases / 4);
   EXPECT_GT(counts.aborted, cases / 4);
+  EXPECT_GT(counts.searches_again, cases / 20);
   std::printf(
       "%lu cold, %lu warm, %lu live, %lu broken, %lu refused, %lu pulls, %lu of siblings, %lu "
       "partial, %lu aborted\n",

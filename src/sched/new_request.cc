@@ -104,6 +104,10 @@ Status CheckImports(const NewRequest& request) {
 
 Status CheckHandOff(const NewRequest& request, int output_limit) {
   const int n = request.params->n;
+  if (request.params->beam_search &&
+      (request.stop_after_prompt || !request.imported_tokens.empty())) {
+    return InvalidArgument("a beam search is computed in one place, from its prompt on");
+  }
   const std::vector<ResumedSequence>& resumed = request.resumed;
   if (!resumed.empty() && std::ssize(resumed) != n) {
     return InvalidArgument(

@@ -6,7 +6,7 @@ namespace {
 
 class FcfsPolicy : public OrderPolicy {
  public:
-  OrderKey KeyOf(const NewRequest&, Time arrived, uint64_t number) const override {
+  OrderKey Join(const NewRequest&, Time arrived, uint64_t number, int&) override {
     return {0, arrived, number};
   }
 };

@@ -8,6 +8,7 @@ std::unique_ptr<OrderPolicy> MakeOrderPolicy(SchedulingPolicy policy) {
   switch (policy) {
     case SchedulingPolicy::kFcfs: return MakeFcfsPolicy();
     case SchedulingPolicy::kPriority: return MakePriorityPolicy();
+    case SchedulingPolicy::kFair: return MakeFairPolicy();
   }
   MR_CHECK(false) << "no such scheduling policy";
   return nullptr;

@@ -7,7 +7,7 @@ namespace {
 
 class PriorityPolicy : public OrderPolicy {
  public:
-  OrderKey KeyOf(const NewRequest& request, Time arrived, uint64_t number) const override {
+  OrderKey Join(const NewRequest& request, Time arrived, uint64_t number, int&) override {
     return {request.priority, arrived, number};
   }
 };

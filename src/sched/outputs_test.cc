@@ -17,7 +17,7 @@ constexpr int kVocab = kTestRequestVocab;
 constexpr TokenId kOutputsEos = kTestRequestEos;
 
 struct Totals {
-  uint64_t recomputes = 0, swaps = 0, hits = 0, copies = 0, returned = 0, vectors = 0;
+  uint64_t recomputes = 0, swaps = 0, hits = 0, copies = 0, returned = 0, vectors = 0, beams = 0;
 };
 
 // Takes turns while the number of blocks that may be held changes at random, and the blocks that
@@ -40,7 +40,11 @@ void CheckRun(const std::vector<TestRequest>& test_requests, const SchedulerOpti
   Harness h({.scheduler = options, .vocab_size = kVocab});
   std::vector<RequestId> ids;
   for (const TestRequest& q : test_requests) {
-    const auto id = h.Add(q.prompt, q.params, [&](NewRequest& r) { r.seed = q.seed; });
+    const auto id = h.Add(q.prompt, q.params, [&](NewRequest& r) {
+      r.seed = q.seed;
+      r.priority = static_cast<int>(q.seed % 3);
+      r.client = std::to_string(q.seed % 4);
+    });
     ASSERT_TRUE(id.ok()) << id.status().ToString();
     ids.push_back(*id);
     for (int64_t turns = rng.Between(0, 3); turns > 0; --turns) h.Turn();
@@ -54,6 +58,7 @@ void CheckRun(const std::vector<TestRequest>& test_requests, const SchedulerOpti
           << "request " << i << " sequence " << k;
       ASSERT_EQ(outcome.pooled, ExpectedVector(test_requests[i])) << "request " << i;
       totals.vectors += !outcome.pooled.empty();
+      totals.beams += test_requests[i].params.beam_search;
       EXPECT_EQ(outcome.logprobs.size(),
                 test_requests[i].params.logprobs ? outcome.tokens.size() : 0);
       EXPECT_EQ(outcome.prompt_logprobs.size(),
@@ -104,6 +109,7 @@ TEST(Outputs, EqualAloneForEveryScheduleSeed) {
                    : rng.Between(0, 1) ? PreemptionMode::kSwap
                                        : PreemptionMode::kAuto;
     o.eos_token_ids = {kOutputsEos};
+    o.policy = static_cast<SchedulingPolicy>(rng.Between(0, 2));
     o.step_mix = rng.Between(0, 2) ? StepMix::kMixed : StepMix::kPrefillFirst;
     CheckRun(test_requests, o, rng, totals);
     if (HasFatalFailure()) return;
@@ -114,6 +120,7 @@ TEST(Outputs, EqualAloneForEveryScheduleSeed) {
   EXPECT_GT(totals.copies, 100u);
   EXPECT_GT(totals.returned, 1000u);
   EXPECT_GT(totals.vectors, 50u);
+  EXPECT_GT(totals.beams, 500u);
 }
 
 }  // namespace

@@ -84,6 +84,7 @@ void SchedulerImpl::DropKv(Request& victim) {
     if (!s.started || !s.live()) continue;
     FreeBlocks(kv_, s);
     s.started = false;
+    s.offered = false;
     s.computed = 0;
     s.lacking_until = 0;
     s.sent_blocks = 0;
@@ -99,6 +100,8 @@ void SchedulerImpl::SwapOut(Request& victim) {
   for (Sequence& s : victim.sequences) {
     if (!s.started || !s.live()) continue;
     moves_.push_back({&s.table, &s.host_table, s.in_flight});
+    if (s.offered) s.computed = victim.TotalOf(s) - 1;
+    s.offered = false;
     s.lacking_until = 0;
     s.sent_blocks = 0;
   }

@@ -17,6 +17,7 @@ class RecordingScheduler : public Scheduler {
   Status Add(NewRequest request, Time now) override {
     const NewRequest copy = request;
     MR_RETURN_IF_ERROR(inner_->Add(std::move(request), now));
+    has_beams_ = has_beams_ || copy.params->beam_search;
     Write(LoggedAdd{now, copy});
     return OkStatus();
   }
@@ -38,7 +39,12 @@ class RecordingScheduler : public Scheduler {
   void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs,
               std::vector<KvPull>& pulls) override {
     LoggedCommit commit{.at = now, .id = result.id};
-    for (const SequenceResult& s : result.sequences) commit.tokens.push_back(s.token);
+    for (const SequenceResult& s : result.sequences) {
+      commit.tokens.push_back(s.token);
+      if (has_beams_) {
+        commit.candidates.push_back(s.logprobs ? s.logprobs->top : std::vector<TokenLogprob>());
+      }
+    }
     Write(commit);
     inner_->Commit(result, now, outputs, pulls);
   }
@@ -141,6 +147,7 @@ class RecordingScheduler : public Scheduler {
   const std::unique_ptr<Scheduler> inner_;
   const int stages_;
   const std::function<void(std::string_view)> write_;
+  bool has_beams_ = false;  // since the start
 };
 
 }  // namespace

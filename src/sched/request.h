@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "kv/kv_cache.h"
+#include "sched/beam_search.h"
 #include "sched/buddy.h"
 #include "sched/order_policy.h"
 #include "sched/queue_causes.h"
@@ -37,6 +39,7 @@ struct alignas(64) Sequence {
   uint32_t incarnation = 0;  // grows when its KV is dropped
   bool started = false;      // has its own table; false: waits for the leader's prompt
   bool sent = false;         // the executor has it
+  bool offered = false;      // its beam waits for the others before it has a next token
   std::optional<FinishReason> finish;
   std::optional<StepId> in_flight;
   kv::BlockTable table;
@@ -50,7 +53,7 @@ struct alignas(64) Sequence {
 
   bool live() const { return !finish; }
   bool lacks_layers() const { return computed < lacking_until; }
-  bool ready() const { return started && !in_flight && !finish; }
+  bool ready() const { return started && !in_flight && !finish && !offered; }
   // Its KV was imported, but the part shared with the leader has not arrived or some layers lack
   // it.
   bool waits_with_table() const { return !started && !table.empty(); }
@@ -123,10 +126,14 @@ struct alignas(64) Request {
   RequestTimes times;
   NewRequest spec;  // the first members are used most
   OrderKey key;
+  int client = 0;       // as the order policy names it
+  bool queued = false;  // waits by OrderPolicy::NextRank
   Import import;
   StepId swapped_out_by;                      // the step that took its KV to the host
   int reserved_blocks = 0;                    // by a reserving KV policy
   std::vector<BuddyAllocator::Chunk> chunks;  // these, if they must be contiguous
+  std::unique_ptr<BeamSearch> beams;          // of a beam search
+  std::vector<bool> delivered;                // of one that begins again: its answers so far
   int promised_blocks = 0;  // blocks that the sequences waiting for the prompt will take at once
   bool was_admitted = false;
   bool lacked_blocks = false;  // when a step was formed without it

@@ -34,6 +34,12 @@ const Request* RequestTable::FindEvenEnded(RequestId id) const {
   return found == ended_.end() ? nullptr : found->get();
 }
 
+void RequestTable::Reorder(Request& request, const OrderKey& key) {
+  LeaveQueue(request);
+  request.key = key;
+  JoinQueue(request);
+}
+
 void RequestTable::Pull(Request& request) {
   LeaveQueue(request);
   pulling_.emplace(request.key, &request);

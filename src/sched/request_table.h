@@ -44,6 +44,8 @@ class RequestTable {
   // Those that left and are in steps in flight.
   std::span<const std::unique_ptr<Request>> leaving() const { return leaving_; }
 
+  // Its place in the order. REQUIRES: it waits.
+  void Reorder(Request& request, const OrderKey& key);
   // Moves between the queues. They set the request's state.
   void Pull(Request& request);  // REQUIRES: it waits
   void Run(Request& request);   // REQUIRES: it waits or pulls

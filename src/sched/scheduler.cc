@@ -36,7 +36,15 @@ Status CheckOptions(const SchedulerOptions& o) {
 }
 
 // Its sequences, with what happened to them elsewhere. `next_sequence`: the next free id.
-void TakeHistory(Request& r, uint64_t& next_sequence) {
+void TakeHistory(Request& r, std::span<const TokenId> eos, uint64_t& next_sequence) {
+  if (r.spec.params->beam_search) {
+    r.beams = std::make_unique<BeamSearch>(*r.spec.params, eos, r.output_limit, r.spec.beams.get());
+    if (!r.spec.beams) {
+      for (const ResumedSequence& s : r.spec.resumed) r.delivered.push_back(s.finished);
+      r.spec.resumed.clear();
+    }
+    r.spec.beams.reset();
+  }
   r.account = r.spec.account.begun() ? std::move(r.spec.account) : TimeAccount(r.times.arrived);
   r.spec.account = {};
   r.sequences.resize(r.spec.params->n);
@@ -116,7 +124,8 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
   Request& r = *owned;
   r.spec = std::move(spec);
   r.times = r.spec.times.value_or(RequestTimes{.arrived = now});
-  r.key = order_->KeyOf(r.spec, r.times.arrived, next_number_++);
+  r.key = order_->Join(r.spec, r.times.arrived, next_number_++, r.client);
+  r.queued = options_.policy == SchedulingPolicy::kFair && r.key.rank != OrderPolicy::kStartedRank;
   r.prompt_tokens = static_cast<int>(r.spec.prompt->size());
   r.needs_whole_prompt = NeedsWholePrompt(r.spec);
   r.pools = r.spec.params->pools();
@@ -127,7 +136,7 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
   r.import.awaited =
       std::ranges::any_of(r.spec.imported_tokens, [](int tokens) { return tokens > 0; });
   r.import.open = r.spec.import_open;
-  TakeHistory(r, next_sequence_);
+  TakeHistory(r, options_.eos_token_ids, next_sequence_);
   ++stats_.requests_accepted;
   requests_.Add(std::move(owned));
   accounting_.Joined(r, now);

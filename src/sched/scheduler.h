@@ -31,8 +31,9 @@
 
 namespace millrace::sched {
 
-// The order of requests: by arrival, or by priority and then arrival.
-enum class SchedulingPolicy { kFcfs, kPriority };
+// The order of requests: by arrival, by priority and then arrival, or so that each client gets the
+// same share (fair_shares.h).
+enum class SchedulingPolicy { kFcfs, kPriority, kFair };
 // How KV slots are promised (vLLM section 6.1's baselines): on demand, or a whole reservation.
 enum class KvPolicy { kPaged, kOrca, kOrcaMax, kOrcaPow2, kOrcaOracle };
 // The composition of a step: prompts and decodes together (Orca's selective batching, chunks), or
@@ -81,6 +82,8 @@ struct ResumedSequence {
   bool finished = false;        // its end was delivered: nothing is computed for it
 };
 
+struct BeamState;  // beam_search.h
+
 struct NewRequest {
   RequestId id;  // unique; the caller's counter
   std::shared_ptr<const std::vector<TokenId>> prompt;
@@ -88,6 +91,8 @@ struct NewRequest {
   uint64_t seed = 0;                             // of the request; sequences derive theirs
   int priority = 0;                              // smaller is scheduled first
   std::string cache_salt;                        // prefixes are shared within one salt
+  std::string prompt_cache_key;  // requests with the same one probably share a long prefix
+  std::string client;            // whose share it takes (SchedulingPolicy::kFair)
   // The length of each output, if known (a replayed trace): orca-oracle and orca-pow2 reserve by
   // it.
   std::optional<int> known_output_tokens;
@@ -95,6 +100,9 @@ struct NewRequest {
   // For a request that began elsewhere: one entry for each of its n sequences, otherwise empty. At
   // least one is not finished. Unless KV is imported, it is recomputed (token replay).
   std::vector<ResumedSequence> resumed;
+  // How far its beam search is, beside `resumed`. Null: at its beginning; then a resumed sequence
+  // that has finished is an answer that was delivered.
+  std::shared_ptr<const BeamState> beams;
   // When it arrived there and what happened since; this sets its age and its place in the order.
   // Unset: it arrives now.
   std::optional<RequestTimes> times;
@@ -256,7 +264,7 @@ class Scheduler {
   virtual Status Add(NewRequest request, Time now) = 0;
   // Ends the request, or only its sequence `index`, at once; blocks that a step in flight still
   // uses are freed when that step commits. Appends kAbort outputs for what had not finished.
-  // Unknown or ended ids and indices are ignored.
+  // Unknown or ended ids and indices are ignored, and so is an index of a beam search.
   virtual void Abort(RequestId id, std::optional<int> index, Time now,
                      std::vector<RequestOutput>& outputs) = 0;
 

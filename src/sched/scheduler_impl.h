@@ -6,6 +6,7 @@
 //   mix_*.cc      composition of a step
 //   admission.cc  which requests may start    preemption.cc which are preempted
 //   commit.cc     applies a step's result     lifecycle.cc  finish, abort, retire
+//   beams.cc      the sequences of a beam search, after each step
 //   handoff.cc    KV that is imported from another stage
 //   detach.cc     requests that leave to continue elsewhere
 //   inspect.cc    read-only views
@@ -20,6 +21,7 @@
 
 #include "kv/kv_cache.h"
 #include "sched/accounting.h"
+#include "sched/beam_search.h"
 #include "sched/inspection.h"
 #include "sched/kv_transfers.h"
 #include "sched/order_policy.h"
@@ -101,6 +103,8 @@ class SchedulerImpl : public Scheduler {
 
   // admission.cc
   void AdmitWaiting(StepRoom& room, Time now);
+  Request* NextWaiting() const;
+  void TakeTurn(Request& request);
   Verdict Consider(Request& request);
   Verdict ConsiderFresh(Request& request);
   Verdict ConsiderSwapped(Request& request);
@@ -124,6 +128,13 @@ class SchedulerImpl : public Scheduler {
                   std::vector<RequestOutput>& outputs);
   void Fail(Sequence& sequence, const Status& error, std::vector<RequestOutput>& outputs);
 
+  // beams.cc
+  void OfferBeam(Sequence& sequence, const SequenceResult& result, bool kept, Time now,
+                 std::vector<RequestOutput>& outputs);
+  void AdvanceBeams(Request& request, std::vector<RequestOutput>& outputs);
+  void ForkBeam(const Sequence& parent, Sequence& child);
+  void DeliverBeams(Request& request, std::vector<RequestOutput>& outputs);
+
   // lifecycle.cc
   // Appends an empty output for `sequence`.
   RequestOutput& AppendOutput(const Sequence& sequence, std::vector<RequestOutput>& outputs) const;
@@ -131,6 +142,7 @@ class SchedulerImpl : public Scheduler {
   void Discard(Sequence& sequence);
   void LeaveOthers(Sequence& sequence);
   void Retire(Request& request);
+  void LeaveOrder(Request& request);
   void Reap(Request& request);
 
   // handoff.cc

@@ -1,5 +1,6 @@
 #include "sched/snapshot.h"
 
+#include <memory>
 #include <span>
 
 namespace millrace::sched {
@@ -13,6 +14,7 @@ NewRequest SnapshotOf(const Request& request) {
   known.times = request.times;
   known.account = request.account;
   known.cached_prompt_tokens = request.cached_prompt_tokens;
+  if (request.beams) known.beams = std::make_shared<const BeamState>(request.beams->state());
   for (const Sequence& s : request.sequences) known.resumed.push_back({s.output, !s.live()});
   return known;
 }
@@ -31,7 +33,8 @@ int CommittedTokens(const Sequence& sequence, int block_size) {
 
 std::vector<SequenceKv> CommittedKv(const Request& request, const kv::KvCache& cache,
                                     std::optional<LayerRange>* lacking) {
-  if (request.state != RequestState::kRunning) return {};
+  // The beams of a search are not continued by each other's KV elsewhere; they are computed again.
+  if (request.state != RequestState::kRunning || request.beams) return {};
   std::vector<SequenceKv> kv(request.sequences.size());
   bool any = false;
   for (const Sequence& s : request.sequences) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "sched/beam_search.h"
 
 namespace millrace::sched {
 namespace {
@@ -72,6 +73,24 @@ Json EncodeParams(const SamplingParams& params) {
   return std::move(encoder.out);
 }
 
+Json EncodeCandidates(const std::vector<TokenLogprob>& candidates) {
+  Json out = Json::array();
+  for (const TokenLogprob& c : candidates) out.push_back({c.token, c.logprob});
+  return out;
+}
+
+// Without the log-probabilities of each token, which decide nothing.
+Json EncodeBeams(const BeamState& state) {
+  Json sums = Json::array(), answers = Json::array();
+  for (const BeamState::Beam& beam : state.beams) sums.push_back(beam.logprob);
+  for (const BeamAnswer& answer : state.answers) {
+    answers.push_back({{"tokens", answer.tokens},
+                       {"score", answer.score},
+                       {"stopped", answer.finish == FinishReason::kStop}});
+  }
+  return {{"logprobs", std::move(sums)}, {"answers", std::move(answers)}};
+}
+
 Json EncodeTimes(const RequestTimes& times) {
   Json out = {{"arrived", times.arrived.ns}};
   const auto put = [&out](const char* key, std::optional<Time> time) {
@@ -96,7 +115,9 @@ struct Encoder {
                 {"seed", r.seed},
                 {"priority", r.priority},
                 {"cache_salt", r.cache_salt}};
+    if (!r.client.empty()) out["client"] = r.client;
     if (!r.resumed.empty()) out["resumed"] = EncodeResumed(r.resumed);
+    if (r.beams) out["beams"] = EncodeBeams(*r.beams);
     if (r.times) out["times"] = EncodeTimes(*r.times);
     if (r.cached_prompt_tokens != 0) out["cached_prompt_tokens"] = r.cached_prompt_tokens;
     if (!r.imported_tokens.empty()) out["imported_tokens"] = r.imported_tokens;
@@ -162,7 +183,11 @@ struct Encoder {
   Json operator()(const LoggedCommit& e) const {
     Json tokens = Json::array();
     for (const auto& t : e.tokens) tokens.push_back(t ? Json(*t) : Json(nullptr));
-    return {{"commit", e.id.value()}, {"t", e.at.ns}, {"tokens", std::move(tokens)}};
+    Json out = {{"commit", e.id.value()}, {"t", e.at.ns}, {"tokens", std::move(tokens)}};
+    for (const std::vector<TokenLogprob>& part : e.candidates) {
+      out["candidates"].push_back(EncodeCandidates(part));
+    }
+    return out;
   }
 };
 

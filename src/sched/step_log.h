@@ -104,6 +104,9 @@ struct LoggedCommit {
   Time at;
   StepId id;
   std::vector<std::optional<TokenId>> tokens;  // one per part of the step
+  // What each part offers for its next token, if there were beam searches: they decide by it.
+  // Otherwise empty.
+  std::vector<std::vector<TokenLogprob>> candidates;
 };
 
 using LogEntry = std::variant<LoggedAdd, LoggedAbort, LoggedCosts, LoggedReset, LoggedLimit,

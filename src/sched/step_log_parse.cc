@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "base/text_lines.h"
+#include "sched/beam_search.h"
 #include "sched/step_log.h"
 
 namespace millrace::sched {
@@ -51,6 +52,10 @@ class Fields {
       if (value.is_number()) return value.get<T>();
     } else if constexpr (std::is_same_v<T, std::string>) {
       if (value.is_string()) return value.get<std::string>();
+    } else if constexpr (std::is_same_v<T, std::vector<double>>) {
+      const bool all = value.is_array() &&
+                       std::ranges::all_of(value, [](const Json& v) { return v.is_number(); });
+      if (all) return value.get<T>();
     } else {  // a list of token or block ids
       const bool all = value.is_array() && std::ranges::all_of(value, [](const Json& v) {
                          return v.is_number_integer() && v.get<int64_t>() >= 0 &&
@@ -85,7 +90,7 @@ Result<SchedulerOptions> ParseOptions(const Json& object) {
   o.max_waiting = f.Get<int>("max_waiting");
   o.stages = f.Get<int>("stages");
   o.even_steps = f.Get<bool>("even_steps");
-  o.policy = EnumOf(f, "policy", SchedulingPolicy::kPriority);
+  o.policy = EnumOf(f, "policy", SchedulingPolicy::kFair);
   o.kv_policy = EnumOf(f, "kv_policy", KvPolicy::kOrcaOracle);
   o.step_mix = EnumOf(f, "step_mix", StepMix::kPrefillFirst);
   o.preemption = EnumOf(f, "preemption", PreemptionMode::kAuto);
@@ -121,6 +126,33 @@ Result<std::vector<ResumedSequence>> ParseResumed(const Json& line) {
     MR_RETURN_IF_ERROR(f.status());
   }
   return resumed;
+}
+
+Result<std::shared_ptr<const BeamState>> ParseBeams(const Json& line) {
+  const auto found = line.find("beams");
+  if (found == line.end()) return std::shared_ptr<const BeamState>();
+  if (!found->is_object()) return InvalidArgument("\"beams\" must be an object");
+  Fields f(*found);
+  auto state = std::make_shared<BeamState>();
+  for (const double logprob : f.Get<std::vector<double>>("logprobs")) {
+    state->beams.push_back({logprob, {}});
+  }
+  MR_RETURN_IF_ERROR(f.status());
+  const auto answers = found->find("answers");
+  if (answers == found->end() || !answers->is_array()) {
+    return InvalidArgument("\"answers\" must be a list");
+  }
+  for (const Json& answer : *answers) {
+    if (!answer.is_object()) return InvalidArgument("\"answers\" must hold objects");
+    Fields a(answer);
+    state->answers.push_back(
+        {a.Get<std::vector<TokenId>>("tokens"),
+         {},
+         a.Get<double>("score"),
+         a.Get<bool>("stopped") ? FinishReason::kStop : FinishReason::kLength});
+    MR_RETURN_IF_ERROR(a.status());
+  }
+  return std::shared_ptr<const BeamState>(std::move(state));
 }
 
 Result<std::optional<RequestTimes>> ParseTimes(const Json& line) {
@@ -181,6 +213,8 @@ Result<LogEntry> ParseAdd(const Json& line) {
   add.request.priority = f.Get<int>("priority");
   add.request.cache_salt = f.Get<std::string>("cache_salt");
   MR_ASSIGN_OR_RETURN(add.request.resumed, ParseResumed(line));
+  add.request.client = f.Get<std::string>("client");
+  MR_ASSIGN_OR_RETURN(add.request.beams, ParseBeams(line));
   MR_ASSIGN_OR_RETURN(add.request.times, ParseTimes(line));
   add.request.cached_prompt_tokens = f.Get<int>("cached_prompt_tokens");
   add.request.imported_tokens = f.Get<std::vector<int>>("imported_tokens");
@@ -217,6 +251,26 @@ Result<LogEntry> ParseStep(const Json& line) {
   return LogEntry(std::move(step));
 }
 
+Result<std::vector<std::vector<TokenLogprob>>> ParseCandidates(const Json& line, size_t parts) {
+  std::vector<std::vector<TokenLogprob>> candidates;
+  const auto found = line.find("candidates");
+  if (found == line.end()) return candidates;
+  const Status wrong =
+      InvalidArgument("\"candidates\" must be a list of [token, log-probability] for each part");
+  if (!found->is_array() || found->size() != parts) return wrong;
+  for (const Json& part : *found) {
+    if (!part.is_array()) return wrong;
+    std::vector<TokenLogprob>& of_part = candidates.emplace_back();
+    for (const Json& c : part) {
+      const bool ok =
+          c.is_array() && c.size() == 2 && c[0].is_number_unsigned() && c[1].is_number();
+      if (!ok) return wrong;
+      of_part.push_back({c[0].get<TokenId>(), c[1].get<float>(), 0});
+    }
+  }
+  return candidates;
+}
+
 Result<LogEntry> ParseCommit(const Json& line) {
   Fields f(line);
   LoggedCommit commit{.at = f.At(), .id = StepId(f.Get<uint64_t>("commit"))};
@@ -234,6 +288,7 @@ Result<LogEntry> ParseCommit(const Json& line) {
       return InvalidArgument("\"tokens\" must hold token ids and nulls");
     }
   }
+  MR_ASSIGN_OR_RETURN(commit.candidates, ParseCandidates(line, commit.tokens.size()));
   return LogEntry(std::move(commit));
 }
 

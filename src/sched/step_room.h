@@ -14,6 +14,7 @@ namespace millrace::sched {
 
 // The remaining room of the step being built.
 struct StepRoom {
+  std::optional<Verdict::Reason> refused;  // why the first waiting request could not start
   Time now;
   int tokens = 0;
   int tokens_in_all = 0;  // with those that are taken

@@ -64,6 +64,7 @@ Status Embedding::SubmitOne(size_t prompt) {
   request.params.pooling = spec_.options.pooling;
   request.priority = spec_.options.priority;
   request.cache_salt = spec_.cache_salt;
+  request.client = spec_.owner;
   MR_ASSIGN_OR_RETURN(const RequestId id, model_context_->model.engine->Submit(
                                               std::move(request), [self = shared_from_this(),
                                                                    prompt](RequestOutput&& output) {

@@ -213,6 +213,7 @@ std::optional<ApiError> Generation::SubmitOne(int prompt) {
   request.params.max_tokens = input.max_tokens;
   request.priority = spec_.options.priority;
   request.cache_salt = spec_.cache_salt;
+  request.client = spec_.owner;
   request.front_end = EncodeStreamRecord(spec_, prompt);
   if (prompt > 0) {
     MutexLock lock(mutex_);

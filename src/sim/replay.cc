@@ -121,6 +121,8 @@ class Player {
       SequenceResult& sequence = result.sequences.emplace_back();
       sequence.id = in_flight_->parts[i].id;
       sequence.token = commit.tokens[i];
+      if (!commit.candidates.empty())
+        sequence.logprobs = PositionLogprobs{{}, commit.candidates[i]};
       if (!sequence.token) sequence.pooled = {0};  // vectors are not logged, and decide nothing
       report_.tokens += commit.tokens[i].has_value();
     }

@@ -53,6 +53,18 @@ void ApplyBiasAndBans(std::span<float> logits, const SamplingParams& params, int
   for (TokenId token : params.stop_token_ids) logits[static_cast<size_t>(token)] = kBanned;
 }
 
+// Bans the last token of each word whose other tokens are the last of the output.
+void BanWords(std::span<float> logits, int position, const SamplingState& state) {
+  const auto output = state.tokens().subspan(static_cast<size_t>(state.prompt_tokens()),
+                                             static_cast<size_t>(position - state.prompt_tokens()));
+  for (const std::vector<TokenId>& word : state.params().bad_words) {
+    const std::span<const TokenId> begin(word.data(), word.size() - 1);
+    if (begin.size() <= output.size() && std::ranges::equal(output.last(begin.size()), begin)) {
+      logits[static_cast<size_t>(word.back())] = kBanned;
+    }
+  }
+}
+
 bool HasPenalties(const SamplingParams& p) {
   return p.repetition_penalty != 1 || p.presence_penalty != 0 || p.frequency_penalty != 0;
 }
@@ -118,7 +130,8 @@ const std::unordered_map<TokenId, SamplingState::Count>& SamplingState::CountsUp
 bool NeedsTokenOnly(const SamplingState& state, int position) {
   const SamplingParams& p = state.params();
   return !p.logprobs && p.logit_bias.empty() && position - state.prompt_tokens() >= p.min_tokens &&
-         !HasPenalties(p) && p.allowed_token_ids.empty() && p.grammar.empty();
+         !HasPenalties(p) && p.allowed_token_ids.empty() && p.bad_words.empty() &&
+         p.grammar.empty() && !p.beam_search;
 }
 
 tensor::ChooseSpec HowToChoose(const SamplingState& state, int position) {
@@ -147,21 +160,34 @@ Status NoToken(int position) {
 Result<Sampler::Choice> Sampler::Sample(std::span<float> logits, int position, SamplingState& state,
                                         std::span<const TokenId> eos) {
   const SamplingParams& params = state.params();
+  if (params.beam_search) return OfferCandidates(logits, position, params, eos);
   Choice choice;
   std::vector<float> raw;
   if (params.logprobs) raw.assign(logits.begin(), logits.end());
 
   ApplyBiasAndBans(logits, params, position - state.prompt_tokens(), eos);
+  BanWords(logits, position, state);
   ApplyPenalties(logits, position, state);
   if (!params.grammar.empty()) MR_RETURN_IF_ERROR(ApplyGrammar(logits, position, state, eos));
   const std::optional<TokenId> token = chooser_.Choose(logits, HowToChoose(state, position));
   if (!token) return NoToken(position);
   choice.token = *token;
-  if (params.logprobs) choice.logprobs = LogprobsAt(raw, choice.token, *params.logprobs);
+  if (params.logprobs) {
+    choice.logprobs = LogprobsAt(raw, choice.token, *params.logprobs, params.logprob_token_ids);
+  }
   return choice;
 }
 
-std::optional<PositionLogprobs> LogprobsAt(std::span<const float> logits, TokenId chosen, int top) {
+Result<Sampler::Choice> Sampler::OfferCandidates(std::span<const float> logits, int position,
+                                                 const SamplingParams& params,
+                                                 std::span<const TokenId> eos) {
+  const std::optional<TokenId> likeliest = tensor::ArgMax(logits);
+  if (!likeliest) return NoToken(position);
+  return Choice{*likeliest, LogprobsAt(logits, *likeliest, BeamCandidates(params, eos))};
+}
+
+std::optional<PositionLogprobs> LogprobsAt(std::span<const float> logits, TokenId chosen, int top,
+                                           std::span<const TokenId> others) {
   std::optional<TokenId> best = tensor::ArgMax(logits);
   if (!best) return std::nullopt;
   const float peak = logits[static_cast<size_t>(*best)];
@@ -177,9 +203,12 @@ std::optional<PositionLogprobs> LogprobsAt(std::span<const float> logits, TokenI
     return TokenLogprob{token, static_cast<float>(logprob), rank};
   };
   const tensor::Likelier likelier{logits};
-  int before = 0;
-  for (int i = 0; i < static_cast<int>(logits.size()); ++i) before += likelier(i, chosen);
-  result.chosen = entry(chosen, before + 1);
+  const auto rank = [&](TokenId token) {
+    int before = 0;
+    for (int i = 0; i < static_cast<int>(logits.size()); ++i) before += likelier(i, token);
+    return before + 1;
+  };
+  result.chosen = entry(chosen, rank(chosen));
   if (top > 0) {
     std::vector<int32_t> order(logits.size());
     std::iota(order.begin(), order.end(), 0);
@@ -187,6 +216,7 @@ std::optional<PositionLogprobs> LogprobsAt(std::span<const float> logits, TokenI
     std::partial_sort(order.begin(), order.begin() + top, order.end(), likelier);
     for (int i = 0; i < top; ++i) result.top.push_back(entry(order[i], i + 1));
   }
+  for (const TokenId token : others) result.top.push_back(entry(token, rank(token)));
   return result;
 }
 

@@ -2,10 +2,11 @@
 // so far, seed, position). What changes logits and reports them is here; the choice is
 // tensor/sample.h, which a device may also make where the logits are.
 //
-// Order of operations: logit bias, bans (min_tokens, allowed_token_ids), repetition / presence /
-// frequency penalties, the grammar of a constrained output (which lifts the ban of min_tokens when
-// it leaves no other token), temperature, top-k, top-p, min-p, draw. Reported log-probabilities are
-// those of the model's own distribution, before any of this, as in vLLM's default.
+// Order of operations: logit bias, bans (min_tokens, allowed_token_ids, bad_words), repetition /
+// presence / frequency penalties, the grammar of a constrained output (which lifts the ban of
+// min_tokens when it leaves no other token), temperature, top-k, top-p, min-p, draw. Reported
+// log-probabilities are those of the model's own distribution, before any of this, as in vLLM's
+// default.
 #pragma once
 
 #include <memory>
@@ -67,10 +68,13 @@ class Sampler {
     TokenId token = 0;
     std::optional<PositionLogprobs> logprobs;
   };
+  // Of a beam search, the token is the likeliest, and `logprobs` has its candidates.
   Result<Choice> Sample(std::span<float> logits, int position, SamplingState& state,
                         std::span<const TokenId> eos);
 
  private:
+  static Result<Choice> OfferCandidates(std::span<const float> logits, int position,
+                                        const SamplingParams& params, std::span<const TokenId> eos);
   static Status ApplyGrammar(std::span<float> logits, int position, SamplingState& state,
                              std::span<const TokenId> eos);
 
@@ -84,8 +88,9 @@ tensor::ChooseSpec HowToChoose(const SamplingState& state, int position);
 // The error of a sequence for which Choose finds no token.
 Status NoToken(int position);
 
-// Log-probabilities of `chosen` and of the `top` likeliest tokens under softmax(logits); ties go to
-// the smaller id. nullopt when a logit is NaN.
-std::optional<PositionLogprobs> LogprobsAt(std::span<const float> logits, TokenId chosen, int top);
+// Log-probabilities under softmax(logits) of `chosen`, of the `top` likeliest tokens, where ties go
+// to the smaller id, and then of `others`. nullopt when a logit is NaN.
+std::optional<PositionLogprobs> LogprobsAt(std::span<const float> logits, TokenId chosen, int top,
+                                           std::span<const TokenId> others = {});
 
 }  // namespace millrace::stage

@@ -76,6 +76,12 @@ class SamplingWriter {
       reflection_.AddUInt32(&to_, &field, static_cast<uint32_t>(token));
     }
   }
+  void Put(const FieldDescriptor& field, const std::vector<std::vector<TokenId>>& runs) {
+    for (const std::vector<TokenId>& run : runs) {
+      auto& entry = static_cast<proto::Tokens&>(*reflection_.AddMessage(&to_, &field));
+      entry.mutable_tokens()->Add(run.begin(), run.end());
+    }
+  }
   void Put(const FieldDescriptor& field, const std::vector<std::string>& texts) {
     for (const std::string& text : texts) reflection_.AddString(&to_, &field, text);
   }
@@ -145,6 +151,21 @@ class SamplingReader {
     for (int i = 0; i < reflection_.FieldSize(from_, &from); ++i) {
       const uint32_t token = reflection_.GetRepeatedUInt32(from_, &from, i);
       MR_RETURN_IF_ERROR(Take(field.name, token, tokens.emplace_back()));
+    }
+    return OkStatus();
+  }
+  Status Get(const SamplingField& field, const FieldDescriptor& from,
+             std::vector<std::vector<TokenId>>& runs) {
+    MR_RETURN_IF_ERROR(CheckItems(field, from));
+    for (int i = 0; i < reflection_.FieldSize(from_, &from); ++i) {
+      const auto& entry =
+          static_cast<const proto::Tokens&>(reflection_.GetRepeatedMessage(from_, &from, i));
+      MR_RETURN_IF_ERROR(CheckCount(field.name, static_cast<size_t>(entry.tokens_size()),
+                                    static_cast<size_t>(kBadWordTokensMax)));
+      std::vector<TokenId>& run = runs.emplace_back();
+      for (const uint32_t token : entry.tokens()) {
+        MR_RETURN_IF_ERROR(Take(field.name, token, run.emplace_back()));
+      }
     }
     return OkStatus();
   }

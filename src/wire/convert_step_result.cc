@@ -46,8 +46,8 @@ void ToProto(const PositionLogprobs& from, proto::PositionLogprobs& to) {
 Status FromProto(const proto::PositionLogprobs& from, PositionLogprobs& out) {
   const int n = from.token_size();
   if (n < 1) return Missing("logprobs: token");
-  MR_RETURN_IF_ERROR(
-      CheckCount("logprobs", static_cast<size_t>(n), static_cast<size_t>(kTopLogprobsMax) + 1));
+  MR_RETURN_IF_ERROR(CheckCount("logprobs", static_cast<size_t>(n),
+                                static_cast<size_t>(kPositionLogprobsMax) + 1));
   if (from.logprob_size() != n || from.rank_size() != n) {
     return InvalidArgument(fmt::format("logprobs has {} tokens, {} values and {} ranks", n,
                                        from.logprob_size(), from.rank_size()));

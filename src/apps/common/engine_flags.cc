@@ -91,9 +91,10 @@ void AddPolicyOptions(Command& command, EngineFlags* flags) {
       kMemoryGroup, RealOption("swap-space", "GIB", &flags->swap_gib, 0, 65536),
       "Memory for swapped-out KV, in GiB, of all workers of a pipeline together; 0: no swapping");
   command.Add(kMemoryGroup,
-              ChoiceOption<SchedulingPolicy>(
-                  "scheduling-policy", &flags->policy,
-                  {{"fcfs", SchedulingPolicy::kFcfs}, {"priority", SchedulingPolicy::kPriority}}),
+              ChoiceOption<SchedulingPolicy>("scheduling-policy", &flags->policy,
+                                             {{"fcfs", SchedulingPolicy::kFcfs},
+                                              {"priority", SchedulingPolicy::kPriority},
+                                              {"fair", SchedulingPolicy::kFair}}),
               "Order of requests: fcfs: by arrival; priority: the smallest priority number first");
 }
 

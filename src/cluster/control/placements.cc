@@ -93,10 +93,12 @@ bool Placements::FitsWhenEmpty(const Request& request) {
 }
 
 // A request without a token begins with its prompt, however often it has lost its pipeline. If
-// several sequences need the prompt's log-probabilities, it is computed where they will be decoded.
+// several sequences need the prompt's log-probabilities, or are beams, it is computed where they
+// will be decoded.
 bool Placements::NeedsPrompt(const Request& request) const {
   if (layout().prefill.empty() || !request.waiting) return false;
   if (request.n() > 1 && request.spec.params->prompt_logprobs) return false;
+  if (request.spec.params->beam_search) return false;
   return std::ranges::all_of(request.waiting->resumed, [](const sched::ResumedSequence& sequence) {
     return sequence.finished || sequence.output.empty();
   });

@@ -26,7 +26,7 @@ Status TakeLogprobs(const LogprobFields& from, JournalLogprobs& out) {
 
 void PutRecord(const JournalAccept& from, proto::JournalRecord& record) {
   const auto& [request, external_id, prompt, params, priority, cache_salt, arrived_unix_ms,
-               front_end, joins] = from;
+               front_end, client, joins] = from;
   proto::JournalAccept& to = *record.mutable_accept();
   to.Clear();
   to.set_request(request.value());
@@ -37,6 +37,7 @@ void PutRecord(const JournalAccept& from, proto::JournalRecord& record) {
   to.set_cache_salt(cache_salt);
   to.set_arrived_unix_ms(arrived_unix_ms);
   to.set_front_end(front_end);
+  to.set_client(client);
   if (joins) to.set_joins(joins->value());
 }
 
@@ -49,6 +50,7 @@ Status TakeRecord(const proto::JournalAccept& from, JournalAccept& out) {
   out.cache_salt = from.cache_salt();
   out.arrived_unix_ms = from.arrived_unix_ms();
   out.front_end = from.front_end();
+  out.client = from.client();
   if (from.has_joins()) out.joins = RequestId(from.joins());
   return OkStatus();
 }

@@ -37,6 +37,7 @@ struct JournalAccept {
   std::string cache_salt;
   int64_t arrived_unix_ms = 0;
   std::string front_end;           // the front end's own data; not interpreted here
+  std::string client;              // as of sched::NewRequest
   std::optional<RequestId> joins;  // its output is part of this one's stream, which joins none
   friend bool operator==(const JournalAccept&, const JournalAccept&);
 };

@@ -25,7 +25,8 @@ JournalAccept FullAccept() {
                        .priority = -3,
                        .cache_salt = std::string("a\0b", 3),
                        .arrived_unix_ms = 1'700'000'000'000,
-                       .front_end = "{}"};
+                       .front_end = "{}",
+                       .client = "a client"};
   accept.params = {.n = 3,
                    .max_tokens = 17,
                    .min_tokens = 2,
@@ -58,6 +59,7 @@ TEST(Journal, EveryFieldRoundTrips) {
   EXPECT_EQ(back.prompt, accept.prompt);
   EXPECT_EQ(back.priority, accept.priority);
   EXPECT_EQ(back.cache_salt, accept.cache_salt);
+  EXPECT_EQ(back.client, accept.client);
   EXPECT_EQ(back.arrived_unix_ms, accept.arrived_unix_ms);
   EXPECT_EQ(back.front_end, accept.front_end);
   EXPECT_EQ(back.params, accept.params);
@@ -114,8 +116,8 @@ TEST(Journal, BytesThatAreNoRecordAreRefusedWithTheReason) {
   JournalTokens tokens{RequestId(1), 0, 0, {1}};
   tokens.logprobs.positions.push_back({{1, NAN, 1}, {}});
   EXPECT_EQ(std::get<JournalTokens>(*DecodeJournalRecord(EncodeJournalRecord(tokens))), tokens);
-  tokens.logprobs.positions[0].top.resize(kTopLogprobsMax + 1);
-  EXPECT_EQ(refusal(EncodeJournalRecord(tokens)), "logprobs has 22 entries, the limit is 21");
+  tokens.logprobs.positions[0].top.resize(kPositionLogprobsMax + 1);
+  EXPECT_EQ(refusal(EncodeJournalRecord(tokens)), "logprobs has 150 entries, the limit is 149");
   JournalState state;
   ASSERT_TRUE(state.Apply(JournalAccept{.request = RequestId(1)}).ok());
   EXPECT_FALSE(state.Apply(tokens).ok()) << "it would not be read back";

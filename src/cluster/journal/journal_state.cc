@@ -27,9 +27,9 @@ Status CheckTokens(const std::vector<TokenId>& tokens) {
 Status CheckLogprobs(const JournalLogprobs& logprobs) {
   const auto wrong = [](const TokenLogprob& entry) { return entry.token < 0 || entry.rank < 0; };
   for (const auto& [chosen, top] : logprobs.positions) {
-    if (top.size() > static_cast<size_t>(kTopLogprobsMax)) {
+    if (top.size() > static_cast<size_t>(kPositionLogprobsMax)) {
       return DataLoss(fmt::format("{} log-probabilities at one position, the limit is {}",
-                                  top.size(), kTopLogprobsMax));
+                                  top.size(), kPositionLogprobsMax));
     }
     if (wrong(chosen) || std::any_of(top.begin(), top.end(), wrong)) {
       return DataLoss("a log-probability with a negative token id or rank");
@@ -45,6 +45,7 @@ Status CheckLimits(const JournalAccept& accept) {
   MR_RETURN_IF_ERROR(CheckTokens(accept.prompt));
   MR_RETURN_IF_ERROR(CheckText("the external id", accept.external_id));
   MR_RETURN_IF_ERROR(CheckText("the cache salt", accept.cache_salt));
+  MR_RETURN_IF_ERROR(CheckText("the client", accept.client));
   return CheckText("the front end's text", accept.front_end);
 }
 

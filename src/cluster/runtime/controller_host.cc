@@ -105,6 +105,8 @@ Result<RequestId> ControllerHost::Submit(GenerationRequest request, OutputSink s
   added.params = std::make_shared<const SamplingParams>(std::move(request.params));
   added.priority = request.priority;
   added.cache_salt = std::move(request.cache_salt);
+  added.client = std::move(request.client);
+  added.prompt_cache_key = std::move(request.prompt_cache_key);
   if (options_.journal.accepted) {
     MR_RETURN_IF_ERROR(options_.journal.accepted(added, request));
   }

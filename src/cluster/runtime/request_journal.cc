@@ -76,6 +76,7 @@ RequestJournal::Resumable ToResume(const RecoveredRequest& earlier, const Journa
   resumable.seed = earlier.params.seed.value_or(0);
   resumable.priority = earlier.priority;
   resumable.cache_salt = earlier.cache_salt;
+  resumable.client = earlier.client;
   resumable.times = RequestTimes{.arrived = earlier.arrived};
   if (earlier.delivered.empty()) return result;
   for (const JournalRun& run : request.runs) {
@@ -138,6 +139,7 @@ void RequestJournal::Take(const JournalState& state) {
     earlier.params = request.accept.params;
     earlier.priority = request.accept.priority;
     earlier.cache_salt = request.accept.cache_salt;
+    earlier.client = request.accept.client;
     earlier.joins = request.accept.joins;
     // The wall clock may have been set back in the meantime.
     const int64_t arrived_unix_ms = std::clamp<int64_t>(request.accept.arrived_unix_ms, 0, unix_ms);
@@ -185,6 +187,7 @@ Status RequestJournal::Accepted(const sched::NewRequest& request, const Generati
   accept.params.seed = request.seed;
   accept.priority = request.priority;
   accept.cache_salt = request.cache_salt;
+  accept.client = request.client;
   accept.arrived_unix_ms = UnixMillis();
   accept.front_end = asked.front_end;
   accept.joins = asked.joins;

@@ -48,6 +48,39 @@ std::vector<TokenId> ContextHashModel::Generate(const std::vector<TokenId>& prom
   return output;
 }
 
+std::vector<float> ContextHashModel::LogprobsAfter(const Fold& context) const {
+  std::vector<float> logprobs;
+  for (int token = 0; token < options_.vocab_size; ++token) {
+    logprobs.push_back(-static_cast<float>(8 * UnitDouble(HashCounter(context.value, token))));
+  }
+  return logprobs;
+}
+
+std::vector<float> ContextHashModel::Logprobs(const std::vector<TokenId>& prompt,
+                                              const std::vector<TokenId>& output) const {
+  Fold fold;
+  int position = 0;
+  for (TokenId token : prompt) fold.Add(SlotValue(fold, token, position++));
+  for (TokenId token : output) fold.Add(SlotValue(fold, token, position++));
+  return LogprobsAfter(fold);
+}
+
+PositionLogprobs ContextHashModel::Candidates(const Fold& context,
+                                              const SamplingParams& params) const {
+  const std::vector<float> logprobs = LogprobsAfter(context);
+  PositionLogprobs candidates;
+  for (int token = 0; token < options_.vocab_size; ++token) {
+    candidates.top.push_back({token, logprobs[static_cast<size_t>(token)], 0});
+  }
+  std::ranges::stable_sort(candidates.top, std::greater<>(), &TokenLogprob::logprob);
+  candidates.top.resize(static_cast<size_t>(BeamCandidates(params, options_.eos_token_ids)));
+  for (size_t i = 0; i < candidates.top.size(); ++i) {
+    candidates.top[i].rank = static_cast<int32_t>(i) + 1;
+  }
+  candidates.chosen = candidates.top.front();
+  return candidates;
+}
+
 std::vector<float> ContextHashModel::Vector(const std::vector<TokenId>& prompt) {
   Fold fold;
   int position = 0;
@@ -144,6 +177,11 @@ SequenceResult ContextHashModel::RunSequence(const SequenceView& sequence) {
     if (position == prompt_tokens && whole) {
       result.pooled = {static_cast<float>(UnitDouble(fold.value))};
     }
+    return result;
+  }
+  if (params.beam_search) {
+    result.logprobs = Candidates(fold, params);
+    result.token = result.logprobs->chosen.token;
     return result;
   }
   const auto output = std::span<const TokenId>(tokens).subspan(

@@ -46,6 +46,10 @@ class ContextHashModel {
   std::vector<TokenId> Generate(const std::vector<TokenId>& prompt, const SamplingParams& params,
                                 uint64_t seed, int count) const;
 
+  // The log-probability of every token that could come next, as a beam search sees it.
+  std::vector<float> Logprobs(const std::vector<TokenId>& prompt,
+                              const std::vector<TokenId>& output) const;
+
   // The vector of a prompt alone, for every pooling.
   static std::vector<float> Vector(const std::vector<TokenId>& prompt);
 
@@ -70,6 +74,9 @@ class ContextHashModel {
   // `output`: the earlier generated tokens.
   TokenId Sample(const Fold& context, int position, std::span<const TokenId> output,
                  const SamplingParams& params, uint64_t seed) const;
+  std::vector<float> LogprobsAfter(const Fold& context) const;
+  // The likeliest: enough for n that do not stop a beam.
+  PositionLogprobs Candidates(const Fold& context, const SamplingParams& params) const;
   void CopyBlock(std::vector<uint64_t>& to, BlockIndex to_block, const std::vector<uint64_t>& from,
                  BlockIndex from_block) const;
   uint64_t& SlotOf(const SequenceView& sequence, int position);

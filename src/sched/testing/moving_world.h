@@ -44,7 +44,7 @@ struct Job {
 
 struct MoveCounts {
   uint64_t cold = 0, warm = 0, live = 0, broken = 0, refused = 0, pulls = 0, sibling_pulls = 0,
-           partial = 0, aborted = 0;
+           partial = 0, aborted = 0, searches_again = 0;
 };
 
 class MovingWorld {
@@ -113,6 +113,7 @@ class MovingWorld {
     r.prompt = std::make_shared<const std::vector<TokenId>>(job.test_request.prompt);
     r.params = std::make_shared<const SamplingParams>(job.test_request.params);
     r.seed = job.test_request.seed;
+    r.client = std::to_string(r.seed % 4);
     ASSERT_TRUE(sides_[job.side]->AddAsIs(std::move(r)).ok());
   }
 
@@ -199,6 +200,10 @@ class MovingWorld {
 
   void ExpectKnown(const Job& job, const NewRequest& r) {
     ASSERT_EQ(r.resumed.size(), job.delivered.size());
+    if (r.params->beam_search) {  // it delivers nothing before its end
+      ASSERT_TRUE(r.beams);
+      return;
+    }
     for (size_t k = 0; k < job.delivered.size(); ++k) {
       ASSERT_EQ(r.resumed[k].output, job.delivered[k].tokens);
       ASSERT_EQ(r.resumed[k].finished, job.delivered[k].finished);
@@ -239,6 +244,11 @@ class MovingWorld {
     auto left = Detach(id, job, std::nullopt);
     if (!left) return;
     ++counts_.cold;
+    if (left->request.beams && rng_.Between(0, 1)) {  // as after the loss of the controller
+      left->request.beams.reset();
+      left->request.resumed.assign(job.delivered.size(), {});
+      ++counts_.searches_again;
+    }
     Place(id, job, static_cast<int>(rng_.Between(0, 1)), std::move(left->request));
   }
 
@@ -292,6 +302,7 @@ class MovingWorld {
     Listen();
     const auto k = static_cast<size_t>(rng_.Between(0, job.test_request.params.n - 1));
     if (job.ended || job.delivered.size() == 1 || job.delivered[k].finished) return;
+    if (job.test_request.params.beam_search) return;
     job.delivered[k].aborted = true;
     sides_[job.side]->Abort(id, static_cast<int>(k));
     ++counts_.aborted;

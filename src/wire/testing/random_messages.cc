@@ -130,6 +130,10 @@ class AnyField {
   void Draw(std::vector<TokenId>& value) {
     value = AnyVector(rng_, 4, [this] { return AnyToken(); });
   }
+  void Draw(std::vector<std::vector<TokenId>>& value) {
+    value =
+        AnyVector(rng_, 3, [this] { return AnyVector(rng_, 4, [this] { return AnyToken(); }); });
+  }
   void Draw(std::vector<std::string>& value) {
     value =
         AnyVector(rng_, 3, [this] { return "\n\x80" + AnyText(rng_, kStopStringBytesMax - 2); });
@@ -141,6 +145,13 @@ class AnyField {
 
 SamplingParams AnyParams(Rng& rng) {
   SamplingParams params;
+  if (rng.Between(0, 3) == 0) {
+    params.beam_search = true;
+    params.temperature = 0;
+    params.n = static_cast<int>(rng.Between(1, kBeamWidthMax));
+    params.length_penalty = rng.Uniform() * 4 - 2;
+    return params;
+  }
   ForEachField(params, AnyField(rng, params));
   return params;
 }
