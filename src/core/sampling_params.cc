@@ -129,7 +129,8 @@ Status CheckBeams(const SamplingParams& p) {
   MR_RETURN_IF_ERROR(refuse(p.prompt_logprobs.has_value(), "prompt_logprobs"));
   MR_RETURN_IF_ERROR(refuse(!p.stop.empty(), "stop"));
   MR_RETURN_IF_ERROR(refuse(p.pools(), "pooling"));
-  return refuse(!p.grammar.empty(), "a constrained output");
+  if (p.grammar.empty()) return OkStatus();
+  return InvalidArgument("beam_search does not go with an output that is constrained");
 }
 
 }  // namespace

@@ -117,7 +117,7 @@ const BadField kBadOnBoth[] = {
     {"prompt_logprobs", "-1", "prompt_logprobs"},
     {"prompt_logprobs", "21", "prompt_logprobs"},
     {"prompt_logprobs", "true", "prompt_logprobs"},
-    {"best_of", "2", "best_of"},
+    {"best_of", "129", "best_of"},
     {"best_of", "1000000", "best_of"},
     {"best_of", "0", "best_of"},
     {"best_of", "\"1\"", "best_of"},
@@ -153,7 +153,7 @@ const BadField kBadOnBoth[] = {
     {"structured_outputs", "{}", "structured_outputs"},
     {"structured_outputs", R"({"json": {}, "regex": "a"})", "structured_outputs.regex"},
     {"structured_outputs", R"({"choice": "a"})", "structured_outputs.choice"},
-    {"use_beam_search", "true", "use_beam_search"},
+    {"use_beam_search", "1", "use_beam_search"},
     {"logits_processors", "[\"x\"]", "logits_processors"},
     {"prompt_embeds", "\"AAAA\"", "prompt_embeds"},
     {"truncate_prompt_tokens", "0", "truncate_prompt_tokens"},
@@ -164,7 +164,12 @@ const BadField kBadOnBoth[] = {
     {"allowed_token_ids", "[]", "allowed_token_ids"},
     {"allowed_token_ids", "[\"a\"]", "allowed_token_ids"},
     {"allowed_token_ids", "[99999]", "allowed_token_ids"},
-    {"bad_words", "[\"x\"]", "bad_words"},
+    {"bad_words", "\"x\"", "bad_words"},
+    {"bad_words", "[\"\"]", "bad_words"},
+    {"bad_words", "[5]", "bad_words"},
+    {"logprob_token_ids", "[261]", "logprob_token_ids"},
+    {"logprob_token_ids", "[-1]", "logprob_token_ids"},
+    {"prompt_cache_key", "5", "prompt_cache_key"},
 };
 
 const BadField kBadCompletions[] = {

@@ -61,7 +61,7 @@ Choice::Choice(std::shared_ptr<const text::Tokenizer> tokenizer, const SamplingP
   if (setup_.split.any()) parser_.emplace(setup_.split.ParserOptions());
   part_.index = setup_.index;
   part_.text = setup_.echo;
-  part_.has_logprobs = params.logprobs.has_value();
+  part_.has_logprobs = params.logprobs.has_value() && !setup_.hide_logprobs;
   part_.tokens_as_ids = setup_.tokens_as_ids;
   if (setup_.token_ids) {
     part_.token_ids.emplace();
@@ -81,6 +81,7 @@ bool Choice::Apply(const RequestOutput& output) {
   for (size_t i = 0; i < output.tokens.size(); ++i) {
     const TokenId token = output.tokens[i];
     ++generated_;
+    if (i < output.logprobs.size()) logprob_ += output.logprobs[i].chosen.logprob;
     if (setup_.hide_generated) continue;
     if (part_.token_ids) part_.token_ids->push_back(token);
     AddReport(token, i < output.logprobs.size() ? &output.logprobs[i] : nullptr);

@@ -32,6 +32,7 @@ class Choice {
     std::string echo;             // precedes the generated text
     bool echo_reports = false;    // the prompt's log-probabilities belong to the echo
     bool hide_generated = false;  // the client asked for the echo only
+    bool hide_logprobs = false;   // they only tell which answers are the likeliest
     AnswerSplit split = {};
     bool token_ids = false;         // its parts have ids, the first one those of the prompt too
     bool tokens_as_ids = false;     // as ChoicePart
@@ -52,6 +53,9 @@ class Choice {
   bool finished() const { return !finish_reason_.empty(); }
   const std::string& finish_reason() const { return finish_reason_; }
   int generated_tokens() const { return generated_; }
+  double logprob() const { return logprob_; }  // of all its tokens, if they are known
+  // Its place in the answer. REQUIRES: nothing has been taken.
+  void SetIndex(int index) { part_.index = index; }
   int reasoning_tokens() const { return reasoning_tokens_; }
   bool HasOutput() const;
   // Returns everything new since the last call.
@@ -76,6 +80,7 @@ class Choice {
   std::string finish_reason_;
   bool waits_for_prompt_;
   int generated_ = 0, reasoning_tokens_ = 0;
+  double logprob_ = 0;
   int64_t text_offset_ = 0;  // characters before the next token
 };
 

@@ -25,6 +25,7 @@ struct EmbeddingSpec {
   std::string request_id;                     // x-request-id
   std::string route;
   std::string cache_salt;
+  std::string owner;  // Call::owner
   Time arrived;
   std::optional<TraceContext> trace;
   // The body of the answer, of the vectors in the order of the prompts.

@@ -1,6 +1,7 @@
 // Encodes prompts and conversations to token ids.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <random>
@@ -85,6 +86,27 @@ Parsed<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::str
   return std::move(tokens).value();
 }
 
+Parsed<std::vector<std::vector<TokenId>>> BadWordTokens(const ServedModel& model,
+                                                        const std::vector<std::string>& words) {
+  std::vector<std::vector<TokenId>> found;
+  for (const std::string& word : words) {
+    const std::string bare = word.substr(std::min(word.find_first_not_of(' '), word.size() - 1));
+    for (const std::string& text : {bare, " " + bare}) {
+      Parsed<std::vector<TokenId>> tokens =
+          EncodeText(model, text, {.add_special_tokens = false}, "bad_words", true);
+      if (auto* error = std::get_if<ApiError>(&tokens)) return std::move(*error);
+      std::vector<TokenId>& ids = std::get<std::vector<TokenId>>(tokens);
+      if (ids.size() > static_cast<size_t>(kBadWordTokensMax)) {
+        return BadField("bad_words", fmt::format("a word of bad_words has {} tokens, the limit is "
+                                                 "{}",
+                                                 ids.size(), kBadWordTokensMax));
+      }
+      if (std::ranges::find(found, ids) == found.end()) found.push_back(std::move(ids));
+    }
+  }
+  return found;
+}
+
 void Truncate(const Truncation& truncation, int room, std::vector<TokenId>& tokens) {
   if (!truncation.wanted) return;
   const auto max = static_cast<size_t>(truncation.tokens_max.value_or(room));
@@ -107,8 +129,14 @@ Parsed<std::string> RenderConversation(const ServedModel& model, const Conversat
                               .kwargs_json = conversation.template_kwargs,
                               .add_generation_prompt = conversation.add_generation_prompt,
                               .civil_seconds = CivilSeconds()};
-  Result<std::string> prompt = model.chat_template->Render(input);
-  if (!prompt.ok()) return FromStatus(prompt.status(), "messages");
+  std::unique_ptr<const text::ChatTemplate> own;
+  if (!conversation.chat_template.empty()) {
+    auto compiled = model.chat_template->WithSource(conversation.chat_template);
+    if (!compiled.ok()) return FromStatus(compiled.status(), "chat_template");
+    own = std::move(*compiled);
+  }
+  Result<std::string> prompt = (own ? *own : *model.chat_template).Render(input);
+  if (!prompt.ok()) return FromStatus(prompt.status(), own ? "chat_template" : "messages");
   if (conversation.continue_last && !CutAtMark(*prompt, white_space)) {
     return BadField("continue_final_message",
                     "The chat template does not show the last message as it is.");

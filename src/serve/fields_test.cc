@@ -1,6 +1,8 @@
 // Fields of vLLM that shape the prompt or say which tokens an answer has.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -140,6 +142,126 @@ TEST(Pings, ComeWhileAStreamIsSilent) {
   ASSERT_TRUE(again->WaitDone());
   EXPECT_EQ(again->body().substr(0, 4), "id: ");
   EXPECT_EQ(again->body().find("ping"), std::string::npos);
+}
+
+TEST(Fields, BadWordsBecomeTokens) {
+  TestServer server;
+  // The stage does not heed them; that is in sampler_test.
+  server.Call("/v1/completions", Completion({{"bad_words", {"the", " x"}}}));
+  const Json error =
+      server.Call("/v1/completions", Completion({{"bad_words", {std::string(200, 'x')}}}), 400);
+  EXPECT_EQ(error["error"]["message"], "a word of bad_words has 200 tokens, the limit is 64");
+}
+
+TEST(Fields, LogprobsOfGivenTokens) {
+  TestServer server;
+  const Json more = {{"logprob_token_ids", {'x', 'y'}}};
+  const Json choice = server.Call("/v1/completions", Completion(more))["choices"][0];
+  const Json first = choice["logprobs"]["top_logprobs"][0];
+  EXPECT_TRUE(first.contains("x") && first.contains("y")) << first;
+  const Json chat =
+      server.Call("/v1/chat/completions", Chat({{"logprobs", true}, {"logprob_token_ids", {'x'}}}));
+  const Json top = chat["choices"][0]["logprobs"]["content"][0]["top_logprobs"];
+  ASSERT_EQ(top.size(), 1u);
+  EXPECT_EQ(top[0]["token"], "x");
+}
+
+double LogprobOf(const Json& choice) {
+  double sum = 0;
+  for (const Json& logprob : choice["logprobs"]["token_logprobs"]) sum += logprob.get<double>();
+  return sum;
+}
+
+TEST(Fields, BestOfAnswersTheLikeliest) {
+  TestServer server;
+  const Json unlike = {{"seed", kUnlikeSeed}, {"logprobs", 0}, {"temperature", 1}};
+  Json all = Completion(unlike), best = Completion(unlike);
+  all["n"] = 6;
+  best["n"] = 2;
+  best["best_of"] = 6;
+  std::vector<double> every, kept;
+  for (const Json& c : server.Call("/v1/completions", all)["choices"]) {
+    every.push_back(LogprobOf(c));
+  }
+  const Json answer = server.Call("/v1/completions", best);
+  for (const Json& c : answer["choices"]) {
+    EXPECT_EQ(c["index"], kept.size());
+    kept.push_back(LogprobOf(c));
+  }
+  std::ranges::sort(every, std::greater<>());
+  EXPECT_EQ(kept, std::vector<double>(every.begin(), every.begin() + 2));
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 6 * 4);
+
+  best.erase("logprobs");
+  const Json bare = server.Call("/v1/completions", best);
+  EXPECT_EQ(bare["choices"].size(), 2u);
+  EXPECT_TRUE(bare["choices"][0]["logprobs"].is_null());
+  best["stream"] = true;
+  EXPECT_EQ(server.Call("/v1/completions", best, 400)["error"]["param"], "best_of");
+}
+
+TEST(Fields, BeamSearch) {
+  TestServer server;
+  const Json beams = {{"use_beam_search", true}, {"n", 3}};
+  const Json answer = server.Call("/v1/completions", Completion(beams));
+  ASSERT_EQ(answer["choices"].size(), 3u);
+  EXPECT_EQ(answer["choices"][0]["text"], "hell");
+  // The likeliest other: "b" (-1) once in place of the script (-0.5).
+  for (const int i : {1, 2}) {
+    const auto text = answer["choices"][i]["text"].get<std::string>();
+    EXPECT_EQ(std::ranges::count(text, 'b'), 1) << text;
+  }
+  Json two = Completion({{"use_beam_search", true}, {"best_of", 3}, {"n", 2}});
+  EXPECT_EQ(server.Call("/v1/completions", two)["choices"].size(), 2u);
+
+  std::vector<std::string> texts(3);
+  for (const Json& event : server.Stream("/v1/completions", Completion(beams))) {
+    for (const Json& c : event["choices"]) texts[c["index"]] += c["text"].get<std::string>();
+  }
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(texts[i], answer["choices"][i]["text"]);
+}
+
+TEST(Fields, WhatChangesADistributionDoesNotGoWithABeamSearch) {
+  TestServer server;
+  const Json fields = {{"temperature", 1},
+                       {"use_beam_search", nullptr},
+                       {"stop", "x"},
+                       {"bad_words", {"x"}},
+                       {"min_tokens", 1},
+                       {"length_penalty", 100},
+                       {"logit_bias", {{"5", 1}}},
+                       {"presence_penalty", 1},
+                       {"allowed_token_ids", {1}},
+                       {"prompt_logprobs", 0}};
+  for (const auto& [field, value] : fields.items()) {
+    Json body = Completion({{"use_beam_search", true}});
+    body[field] = value;
+    if (value.is_null()) {
+      server.Call("/v1/completions", body);
+      continue;
+    }
+    EXPECT_EQ(server.Call("/v1/completions", body, 400)["error"]["param"], field);
+  }
+  Json body = Completion({{"use_beam_search", true}, {"n", 11}});
+  EXPECT_EQ(server.Call("/v1/completions", body, 400)["error"]["param"], "use_beam_search");
+  body = Completion({{"use_beam_search", true}, {"guided_regex", "a"}});
+  EXPECT_EQ(server.Call("/v1/completions", body, 400)["error"]["param"], "use_beam_search");
+}
+
+TEST(Fields, RequestsMayHaveTheirOwnTemplate) {
+  TestServer server({.service = {.takes_templates = true}});
+  const Json own = {{"chat_template", "{% for m in messages %}[{{ m.content }}]{% endfor %}"}};
+  const Json prompt = server.Call("/apply-template", Chat(own));
+  EXPECT_EQ(prompt["prompt"], "[x]");
+  Json ids = Chat(own);
+  ids["return_token_ids"] = true;
+  EXPECT_EQ(server.Call("/v1/chat/completions", ids)["prompt_token_ids"], Json(Bytes("[x]")));
+  for (const char* bad : {"{% for %}", "{{ raise_exception('no') }}",
+                          "{% for i in range(100000000) %}x{% endfor %}"}) {
+    const Json error =
+        server.Call("/v1/chat/completions", Chat({{"chat_template", bad}}), 400)["error"];
+    EXPECT_EQ(error["param"], "chat_template") << bad;
+  }
 }
 
 }  // namespace

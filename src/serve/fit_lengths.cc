@@ -25,7 +25,10 @@ Parsed<FittedLengths> FitLengths(const GenerationOptions& options, const ParseCo
     }
     fitted.max_tokens.push_back(max_tokens);
     generated += int64_t{max_tokens} * params.n;
-    if (params.logprobs) logprobs += int64_t{max_tokens} * params.n * (1 + *params.logprobs);
+    if (params.logprobs) {
+      logprobs += int64_t{max_tokens} * params.n *
+                  (1 + *params.logprobs + std::ssize(params.logprob_token_ids));
+    }
     if (params.prompt_logprobs) {  // each of the n echoes carries them
       logprobs += int64_t{prompt} * params.n * (1 + *params.prompt_logprobs);
     }

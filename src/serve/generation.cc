@@ -1,6 +1,8 @@
 #include "serve/generation.h"
 
 #include <algorithm>
+#include <functional>
+#include <span>
 #include <utility>
 
 #include "base/log.h"
@@ -159,6 +161,7 @@ Generation::Generation(std::shared_ptr<ModelContext> model_context, GenerationSp
                                           .echo = prompt.echo,
                                           .echo_reports = spec_.echo && params.logprobs,
                                           .hide_generated = spec_.echo_only,
+                                          .hide_logprobs = spec_.options.hides_logprobs,
                                           .split = spec_.split,
                                           .token_ids = spec_.options.token_ids,
                                           .tokens_as_ids = spec_.options.tokens_as_ids,
@@ -214,6 +217,7 @@ std::optional<ApiError> Generation::SubmitOne(int prompt) {
   request.priority = spec_.options.priority;
   request.cache_salt = spec_.cache_salt;
   request.client = spec_.owner;
+  request.prompt_cache_key = spec_.options.prompt_cache_key;
   request.front_end = EncodeStreamRecord(spec_, prompt);
   if (prompt > 0) {
     MutexLock lock(mutex_);
@@ -400,12 +404,34 @@ bool Generation::ApplyOutput(Choice& choice, const RequestOutput& output) {
 }
 
 void Generation::Finish() {
+  const UsageCounts usage = Usage();
+  const auto kept = static_cast<size_t>(spec_.options.answers.value_or(spec_.options.params.n));
+  std::vector<Choice> likeliest;
+  if (spec_.options.answers) likeliest = TakeLikeliest(kept);
+  std::vector<Choice>& answers = spec_.options.answers ? likeliest : choices_;
   std::vector<TokenReports> reports;
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    reports.push_back(prompts_[i / static_cast<size_t>(spec_.options.params.n)].reports);
-  }
-  answer_.Finish(choices_, Usage(), reports,
+  for (size_t i = 0; i < answers.size(); ++i) reports.push_back(prompts_[i / kept].reports);
+  answer_.Finish(answers, usage, reports,
                  spec_.format.metrics ? prompts_.front().times : std::nullopt);
+}
+
+// Of each prompt, the `kept` choices with the highest log-probability. Those of a beam search are
+// in order.
+std::vector<Choice> Generation::TakeLikeliest(size_t kept) {
+  const auto n = static_cast<std::ptrdiff_t>(spec_.options.params.n);
+  std::vector<Choice> answers;
+  for (auto first = choices_.begin(); first != choices_.end(); first += n) {
+    std::vector<Choice*> order;
+    for (auto choice = first; choice != first + n; ++choice) order.push_back(&*choice);
+    if (!spec_.options.params.beam_search) {
+      std::ranges::stable_sort(order, std::greater<>(), &Choice::logprob);
+    }
+    for (Choice* choice : std::span(order).first(kept)) {
+      choice->SetIndex(static_cast<int>(answers.size()));
+      answers.push_back(std::move(*choice));
+    }
+  }
+  return answers;
 }
 
 void Generation::ObserveLatency(const Mail& mail, PromptState& state, Choice& choice) {

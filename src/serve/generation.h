@@ -111,6 +111,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void TakePromptReports(int prompt, const RequestOutput& output);
   bool ApplyOutput(Choice& choice, const RequestOutput& output);
   void Finish();
+  std::vector<Choice> TakeLikeliest(size_t kept);
   void ObserveLatency(const Mail& mail, PromptState& state, Choice& choice);
   void EndPrompt(const Mail& mail);
   void Fail(const ApiError& error);

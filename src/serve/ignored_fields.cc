@@ -27,10 +27,8 @@ void IgnoreKnownFields(FieldReader& reader) {
   reader.Ignore("metadata", Json::object());
   reader.Ignore("store", false);
   reader.Ignore("service_tier", "auto");
-  reader.Ignore("prompt_cache_key");
   reader.Ignore("prompt_cache_retention");
-  // Fields of vLLM. Without beam search, length_penalty has no effect in vLLM either.
-  reader.Ignore("length_penalty", 1.0);
+  // Fields of vLLM.
   reader.Ignore("spaces_between_special_tokens", true);
   reader.Ignore("return_prompt_text", false);
   reader.Ignore("return_token_offsets", false);

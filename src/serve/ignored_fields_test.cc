@@ -65,7 +65,6 @@ TEST_F(IgnoredFields, KnownFieldsAreNamedUnlessTheyHaveTheirUsualValue) {
                                    {"metadata", Json::object(), {{"a", "b"}}},
                                    {"store", false, true},
                                    {"service_tier", "auto", "flex"},
-                                   {"prompt_cache_key", nullptr, "k"},
                                    {"prompt_cache_retention", nullptr, "24h"},
                                    {"length_penalty", 1.0, 0.5},
                                    {"length_penalty", 1, 2},
@@ -163,8 +162,7 @@ TEST_F(IgnoredFields, FieldsThatWouldChangeTheAnswerAreRefused) {
     Json value;
   };
   for (const Case& c :
-       std::vector<Case>{{kCompletions, "logprob_token_ids", {1}},
-                         {kCompletions, "repetition_detection", {{"max_pattern_size", 4}}},
+       std::vector<Case>{{kCompletions, "repetition_detection", {{"max_pattern_size", 4}}},
                          {kChat, "documents", {{{"text", "x"}}}},
                          {kChat, "web_search_options", {{"search_context_size", "low"}}},
                          {kChat, "add_special_tokens", true},

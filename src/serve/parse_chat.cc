@@ -18,7 +18,7 @@ void ReadChatLogprobs(FieldReader& reader, SamplingParams& params) {
   if (top.value_or(0) > 0 && !logprobs) {
     reader.Fail("top_logprobs", "top_logprobs needs \"logprobs\": true");
   }
-  if (logprobs) params.logprobs = top.value_or(0);
+  if (logprobs || !params.logprob_token_ids.empty()) params.logprobs = top.value_or(0);
 }
 
 void ReadChatLengths(FieldReader& reader, SamplingParams& params) {
@@ -42,7 +42,6 @@ void RefuseUnsupportedInChat(FieldReader& reader) {
       }
     }
   });
-  RefuseUnsupportedConversation(reader);
   reader.Unsupported("add_special_tokens", "the chat template adds the special tokens");
   reader.Unsupported("echo", "use /v1/completions");
   reader.Unsupported("web_search_options", "web search is not available");
@@ -60,7 +59,8 @@ Parsed<ChatRequest> ParseChatRequest(std::string_view body, const ParseContext& 
   ReadTools(reader, body, request.tools);
   ReadConversation(reader, body, request.tools.choice != ToolUse::Choice::kNone,
                    request.conversation);
-  ReadSampling(reader, context.defaults, params);
+  ReadTemplate(reader, context, request.conversation);
+  ReadSampling(reader, context.defaults, request.options);
   ReadChatLengths(reader, params);
   ReadChatLogprobs(reader, params);
   ReadConstraint(reader, body, request.options);
@@ -81,7 +81,7 @@ Parsed<ChatRequest> ParseChatRequest(std::string_view body, const ParseContext& 
   if (params.prompt_logprobs && request.options.stream) {
     reader.Fail("prompt_logprobs", "prompt_logprobs is not available with \"stream\": true");
   }
-  CheckSampling(reader, params, context.vocab_size);
+  CheckSampling(reader, context.vocab_size, request.options);
   if (reader.error()) return *reader.error();
   request.options.ignored = IgnoredHeaderValue(reader);
   return request;

@@ -3,73 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 
 #include "base/log.h"
 #include "serve/limits.h"
+#include "text/tokenizer_config.h"
 
 namespace millrace::serve {
 namespace {
 
 constexpr int64_t kIntMin = std::numeric_limits<int32_t>::min();
 constexpr int64_t kIntMax = std::numeric_limits<int32_t>::max();
-
-void ReadLogitBias(FieldReader& reader, SamplingParams& params) {
-  reader.Object("logit_bias", [&](const Json& biases) {
-    for (const auto& [key, bias] : biases.items()) {
-      TokenId token = 0;
-      const char* end = key.data() + key.size();
-      auto [rest, error] = std::from_chars(key.data(), end, token);
-      if (error != std::errc() || rest != end) {
-        return reader.Fail("logit_bias", fmt::format("logit_bias: key \"{}\" is not a token id",
-                                                     Printable(key, 32)));
-      }
-      if (!bias.is_number()) {
-        return reader.Fail("logit_bias", fmt::format("logit_bias[{}] must be a number, got {}",
-                                                     token, Describe(bias)));
-      }
-      params.logit_bias.emplace_back(token, bias.get<float>());
-    }
-  });
-}
-
-// Their range is checked with the rest of the parameters.
-void ReadTokens(FieldReader& reader, const char* name, std::vector<TokenId>& tokens) {
-  reader.Array(name, [&](const Json& list) {
-    for (const Json& item : list) {
-      IntegerOrError read = ReadInteger(item, kIntMin, kIntMax);
-      if (!read.error.empty()) {
-        return reader.Fail(name, fmt::format("{}[{}] {}", name, tokens.size(), read.error));
-      }
-      tokens.push_back(static_cast<TokenId>(read.value));
-    }
-  });
-}
-
-// An empty list would leave no token.
-void ReadAllowedTokens(FieldReader& reader, SamplingParams& params) {
-  const Json* list = reader.Find("allowed_token_ids");
-  if (list != nullptr && list->is_array() && list->empty()) {
-    return reader.Fail("allowed_token_ids", "allowed_token_ids must have a token at least");
-  }
-  ReadTokens(reader, "allowed_token_ids", params.allowed_token_ids);
-}
-
-// vLLM's clients send -1 for "no seed".
-void ReadSeed(FieldReader& reader, SamplingParams& params) {
-  reader.Bits("seed", params.seed);
-  if (params.seed == std::numeric_limits<uint64_t>::max()) params.seed.reset();
-}
-
-void ReadBestOf(FieldReader& reader, const SamplingParams& params) {
-  std::optional<int> best_of;
-  reader.Int("best_of", 1, kIntMax, best_of);
-  if (best_of && *best_of != params.n) {
-    reader.Fail(UnsupportedField(
-        "best_of", fmt::format("best_of ({}) must equal n ({})", *best_of, params.n)));
-  }
-}
 
 }  // namespace
 
@@ -88,35 +32,6 @@ void ReadTruncation(FieldReader& reader, int max, Truncation& truncation) {
     reader.Fail("truncation_side", "truncation_side must be \"left\" or \"right\"");
   }
   truncation.keeps_beginning = side == "right";
-}
-
-void ReadSampling(FieldReader& reader, const SamplingDefaults& defaults, SamplingParams& params) {
-  params.temperature = defaults.temperature.value_or(params.temperature);
-  params.top_p = defaults.top_p.value_or(params.top_p);
-  params.top_k = defaults.top_k.value_or(params.top_k);
-  params.min_p = defaults.min_p.value_or(params.min_p);
-  params.repetition_penalty = defaults.repetition_penalty.value_or(params.repetition_penalty);
-
-  reader.Int("n", 1, kSequencesPerRequestMax, params.n);
-  reader.Int("min_tokens", 0, kIntMax, params.min_tokens);
-  reader.Number("temperature", params.temperature);
-  reader.Number("top_p", params.top_p);
-  reader.Int("top_k", -1, kIntMax, params.top_k);
-  if (params.top_k == -1) params.top_k = 0;  // vLLM also accepts -1 for "all"
-  reader.Number("min_p", params.min_p);
-  reader.Number("repetition_penalty", params.repetition_penalty);
-  reader.Number("presence_penalty", params.presence_penalty);
-  reader.Number("frequency_penalty", params.frequency_penalty);
-  ReadSeed(reader, params);
-  ReadLogitBias(reader, params);
-  ReadTokens(reader, "stop_token_ids", params.stop_token_ids);
-  ReadAllowedTokens(reader, params);
-  reader.StringOrList("stop", params.stop);
-  reader.Bool("include_stop_str_in_output", params.include_stop_str_in_output);
-  reader.Bool("ignore_eos", params.ignore_eos);
-  reader.Bool("skip_special_tokens", params.skip_special_tokens);
-  reader.Int("prompt_logprobs", 0, kTopLogprobsMax, params.prompt_logprobs);
-  ReadBestOf(reader, params);
 }
 
 void ReadEnvelope(FieldReader& reader, GenerationOptions& options) {
@@ -145,6 +60,7 @@ void ReadEnvelope(FieldReader& reader, GenerationOptions& options) {
   ReadTruncation(reader, kIntMax, options.truncation);
   reader.Int("priority", kIntMin, kIntMax, options.priority);
   reader.String("cache_salt", kNameBytesMax, options.cache_salt);
+  reader.String("prompt_cache_key", kNameBytesMax, options.prompt_cache_key);
   reader.String("request_id", kNameBytesMax, options.request_id);
   // The server puts it into headers and event ids.
   if (std::ranges::any_of(options.request_id,
@@ -153,26 +69,20 @@ void ReadEnvelope(FieldReader& reader, GenerationOptions& options) {
   }
 }
 
-void CheckSampling(FieldReader& reader, const SamplingParams& params, int vocab_size) {
-  if (reader.failed()) return;
-  Status status = Validate(params, vocab_size);
-  if (status.ok()) return;
-  // Validate's messages begin with the field's name.
-  const std::string& message = status.message();
-  reader.Fail(message.substr(0, message.find_first_of(" :")), message);
-}
-
 void RefuseUnsupported(FieldReader& reader) {
-  reader.Unsupported("use_beam_search", "sample n sequences instead");
   reader.Unsupported("logits_processors", "use logit_bias");
   reader.Unsupported("prompt_embeds", "send text or token ids");
-  reader.Unsupported("bad_words", "use logit_bias");
-  reader.Unsupported("logprob_token_ids", "use logprobs to get the most likely tokens");
   reader.Unsupported("repetition_detection", "use stop or the penalties");
 }
 
-void RefuseUnsupportedConversation(FieldReader& reader) {
-  reader.Unsupported("chat_template", "the model's own template is used");
+void ReadTemplate(FieldReader& reader, const ParseContext& context, Conversation& conversation) {
+  reader.String("chat_template", text::kChatTemplateBytesMax, conversation.chat_template);
+  if (!conversation.chat_template.empty() && !context.takes_templates) {
+    reader.Fail(
+        UnsupportedField("chat_template",
+                         "chat_template is not supported; the model's own template is used "
+                         "unless the server is started with --trust-request-chat-template"));
+  }
   reader.Unsupported("documents", "send chat_template_kwargs: {\"documents\": [...]}");
 }
 

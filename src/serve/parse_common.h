@@ -13,22 +13,25 @@ namespace millrace::serve {
 
 // Reads every sampling field except those that the two endpoints name or default differently
 // (max_tokens, logprobs).
-void ReadSampling(FieldReader& reader, const SamplingDefaults& defaults, SamplingParams& params);
+void ReadSampling(FieldReader& reader, const SamplingDefaults& defaults,
+                  GenerationOptions& options);
 // Reads truncate_prompt_tokens, at most `max`, and truncation_side. As vLLM has them: -1 is what
 // the model's length leaves.
 void ReadTruncation(FieldReader& reader, int max, Truncation& truncation);
-// Reads model, stream, stream_options, priority, cache_salt and request_id.
+// Reads model, stream, stream_options, priority, cache_salt, prompt_cache_key and request_id.
 void ReadEnvelope(FieldReader& reader, GenerationOptions& options);
-// Checks the ranges of core/sampling_params.h; errors name the field.
-void CheckSampling(FieldReader& reader, const SamplingParams& params, int vocab_size);
+// To be called once all parameters are read. Completes them for best_of, and checks the ranges of
+// core/sampling_params.h; errors name the field.
+void CheckSampling(FieldReader& reader, int vocab_size, GenerationOptions& options);
 // Reads what the output must match into params.grammar: response_format, structured_outputs,
 // guided_*, structural_tag. After ReadSampling. `body` is the text that the reader's object was
 // parsed from.
 void ReadConstraint(FieldReader& reader, std::string_view body, GenerationOptions& options);
 // Refuses fields of vLLM and OpenAI that change the output and that Millrace does not support.
 void RefuseUnsupported(FieldReader& reader);
-// The same for fields that accompany `messages`.
-void RefuseUnsupportedConversation(FieldReader& reader);
+// Reads the request's own chat_template, where the server takes one. Refuses fields that accompany
+// `messages` and are not supported.
+void ReadTemplate(FieldReader& reader, const ParseContext& context, Conversation& conversation);
 
 // Reads the token ids of `list`, each inside the vocabulary; `where` names the list in errors.
 std::vector<TokenId> ReadTokenIds(FieldReader& reader, const char* field, const std::string& where,

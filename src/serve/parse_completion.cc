@@ -43,9 +43,10 @@ Parsed<CompletionRequest> ParseCompletionRequest(std::string_view body,
   reader.Bool("add_special_tokens", request.add_special_tokens);
   request.parse_special = context.parse_special_default;
   reader.Bool("parse_special", request.parse_special);
-  ReadSampling(reader, context.defaults, params);
+  ReadSampling(reader, context.defaults, request.options);
   ReadLengths(reader, request);
   reader.Int("logprobs", 0, kTopLogprobsMax, params.logprobs);
+  if (!params.logprob_token_ids.empty()) params.logprobs = params.logprobs.value_or(0);
   const Json* suffix = reader.Find("suffix");
   if (suffix != nullptr && !suffix->is_string()) {
     reader.Fail("suffix", fmt::format("suffix must be a string, got {}", Describe(*suffix)));
@@ -61,7 +62,7 @@ Parsed<CompletionRequest> ParseCompletionRequest(std::string_view body,
   if (request.echo && params.logprobs) {
     params.prompt_logprobs = std::max(*params.logprobs, params.prompt_logprobs.value_or(0));
   }
-  CheckSampling(reader, params, context.vocab_size);
+  CheckSampling(reader, context.vocab_size, request.options);
   if (reader.error()) return *reader.error();
   request.options.ignored = IgnoredHeaderValue(reader);
   return request;

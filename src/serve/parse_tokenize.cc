@@ -16,7 +16,7 @@ Parsed<TokenizeRequest> ParseTokenizeRequest(std::string_view body, const ParseC
     ToolUse tools;
     ReadTools(reader, body, tools);
     ReadConversation(reader, body, tools.choice != ToolUse::Choice::kNone, conversation);
-    RefuseUnsupportedConversation(reader);
+    ReadTemplate(reader, context, conversation);
     request.input = std::move(conversation);
   } else {
     std::string prompt;

@@ -37,6 +37,7 @@ struct ParseContext {
   SamplingDefaults defaults;
   bool parse_special_default = false;
   bool finds_tool_calls = false;  // the model's way to write them is known
+  bool takes_templates = false;   // a request may have its own chat template
 };
 
 // How a prompt that is too long is cut.
@@ -49,6 +50,10 @@ struct Truncation {
 struct GenerationOptions {
   std::string model;      // empty: the first served name
   SamplingParams params;  // max_tokens unset: up to the model's length
+  // The choices of an answer, the likeliest first, if params.n is larger (best_of); unset: all.
+  std::optional<int> answers;
+  bool hides_logprobs = false;         // params.logprobs is set only to find them
+  std::vector<std::string> bad_words;  // for params.bad_words
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
@@ -58,6 +63,7 @@ struct GenerationOptions {
   Truncation truncation;
   int priority = 0;
   std::string cache_salt;
+  std::string prompt_cache_key;
   std::string request_id;  // becomes part of the response's id
   std::string ignored;     // IgnoredHeaderValue
   // The field that params.grammar comes from, for errors; empty if the output is not constrained.
@@ -92,6 +98,7 @@ struct Conversation {
   std::string messages;         // at least one; the content of each is a string
   std::string tools;            // empty: none
   std::string template_kwargs;  // empty: none
+  std::string chat_template;    // the request's own; empty: the model's
   bool add_generation_prompt = true;
   bool continue_last = false;  // the answer goes on where the last message ends
 };

@@ -149,6 +149,13 @@ void Service::Impl::BeginConstrained(std::shared_ptr<ModelContext> model_context
 
 void Service::Impl::BeginCompiled(std::shared_ptr<ModelContext> model_context, Call call,
                                   GenerationSpec spec, const std::string& id) {
+  if (!spec.options.bad_words.empty()) {
+    auto words = BadWordTokens(model_context->model, spec.options.bad_words);
+    if (auto* error = std::get_if<ApiError>(&words)) {
+      return call.reply->Send(ErrorResponse(*error));
+    }
+    spec.options.params.bad_words = std::move(std::get<0>(words));
+  }
   const int max_model_len = model_context->model.max_model_len;
   const int room = std::max(max_model_len - spec.options.params.max_tokens.value_or(1), 1);
   for (PromptInput& prompt : spec.prompts) {

@@ -300,7 +300,8 @@ void Service::Impl::Ready(ServedModel model) {
                        .embedding_size = model.spec.embedding_size,
                        .defaults = model.defaults,
                        .parse_special_default = options_.parse_special_in_prompts,
-                       .finds_tool_calls = model.tool_format != nullptr};
+                       .finds_tool_calls = model.tool_format != nullptr,
+                       .takes_templates = options_.takes_templates};
   auto made = std::shared_ptr<ModelContext>(
       new ModelContext{.model = model,
                        .context = std::move(context),

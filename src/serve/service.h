@@ -45,6 +45,7 @@ struct ServiceOptions {
   ApiKeys admin_keys;  // of Endpoint::kAdminListen
   std::vector<std::string> allowed_origins = {"*"};
   bool parse_special_in_prompts = false;  // default of the field parse_special
+  bool takes_templates = false;           // a chat request may have its own chat template
   // Limit of a body that arrives as gzip, once it is inflated; HttpServer has it for all others.
   size_t inflated_bytes_max = net::HttpLimits().body_bytes_max;
   int worker_threads = 1;      // detokenizing and JSON of all streams

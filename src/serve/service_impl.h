@@ -145,6 +145,9 @@ Parsed<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::str
 // Cuts a prompt as the request asks; `room` is what the model's length leaves for it, in tokens.
 void Truncate(const Truncation& truncation, int room, std::vector<TokenId>& tokens);
 // The prompt of a conversation, and its tokens.
+// For SamplingParams::bad_words: each word as it begins a text, and as it follows a space.
+Parsed<std::vector<std::vector<TokenId>>> BadWordTokens(const ServedModel& model,
+                                                        const std::vector<std::string>& words);
 Parsed<std::string> RenderConversation(const ServedModel& model, const Conversation& conversation);
 Parsed<std::vector<TokenId>> EncodeRendered(const ServedModel& model, const std::string& prompt,
                                             bool any_length = false);

@@ -130,6 +130,7 @@ void VectorRoutes::Make(Call call, const char* id_prefix,
                      .request_id = call.request_id,
                      .route = call.request.path,
                      .cache_salt = call.owner + options.cache_salt,
+                     .owner = call.owner,
                      .arrived = arrived,
                      .trace = call.trace,
                      .answer = {}};

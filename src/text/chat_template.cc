@@ -64,26 +64,42 @@ Result<std::unique_ptr<const ChatTemplate>> ChatTemplate::FromConfig(
   MR_RETURN_IF_ERROR(CheckRustAbi());
   if (config.chat_templates.empty()) return NotFound("the model has no chat template");
   std::unique_ptr<ChatTemplate> out(new ChatTemplate());
-  out->guard_ = std::make_unique<SpecialGuard>(special_tokens);
+  out->guard_ = std::make_shared<const SpecialGuard>(special_tokens);
+  out->limits_ = limits;
   AddTokenVariable("bos_token", config.bos_token, out->token_variables_);
   AddTokenVariable("eos_token", config.eos_token, out->token_variables_);
   AddTokenVariable("unk_token", config.unk_token, out->token_variables_);
   AddTokenVariable("pad_token", config.pad_token, out->token_variables_);
-  const MrtTemplateLimits rust_limits = {limits.source_bytes, limits.output_bytes, limits.fuel,
-                                         limits.recursion, limits.work_bytes};
   for (const auto& [name, source] : config.chat_templates) {
-    out->source_ += source;
-    MrtTemplate* handle = nullptr;
-    RustBytes error;
-    MrtCode code = mrt_template_new(Data(source), source.size(), rust_limits, &handle, error.out());
-    if (Status status = StatusOf(code, error); !status.ok()) {
-      status = status.WithContext(fmt::format("chat template \"{}\"", name));
-      const auto file = config.template_files.find(name);
-      return file == config.template_files.end() ? status : status.WithContext(file->second);
-    }
-    out->templates_.emplace(name, std::unique_ptr<MrtTemplate, Deleter>(handle));
+    Status status = out->Add(name, source);
+    if (status.ok()) continue;
+    status = status.WithContext(fmt::format("chat template \"{}\"", name));
+    const auto file = config.template_files.find(name);
+    return file == config.template_files.end() ? status : status.WithContext(file->second);
   }
   return std::unique_ptr<const ChatTemplate>(std::move(out));
+}
+
+Result<std::unique_ptr<const ChatTemplate>> ChatTemplate::WithSource(
+    const std::string& source) const {
+  std::unique_ptr<ChatTemplate> out(new ChatTemplate());
+  out->guard_ = guard_;
+  out->limits_ = limits_;
+  out->token_variables_ = token_variables_;
+  MR_RETURN_IF_ERROR(out->Add(kDefaultTemplateName, source));
+  return std::unique_ptr<const ChatTemplate>(std::move(out));
+}
+
+Status ChatTemplate::Add(const std::string& name, const std::string& source) {
+  const MrtTemplateLimits limits = {limits_.source_bytes, limits_.output_bytes, limits_.fuel,
+                                    limits_.recursion, limits_.work_bytes};
+  source_ += source;
+  MrtTemplate* handle = nullptr;
+  RustBytes error;
+  const MrtCode code = mrt_template_new(Data(source), source.size(), limits, &handle, error.out());
+  MR_RETURN_IF_ERROR(StatusOf(code, error));
+  templates_.emplace(name, std::unique_ptr<MrtTemplate, Deleter>(handle));
+  return OkStatus();
 }
 
 Result<std::string> ChatTemplate::Render(const ChatInput& input) const {

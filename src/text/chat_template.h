@@ -61,6 +61,9 @@ class ChatTemplate {
   ChatTemplate& operator=(const ChatTemplate&) = delete;
   ~ChatTemplate();
 
+  // Another template, for one request, with the same tokens and limits. Errors as of Load.
+  Result<std::unique_ptr<const ChatTemplate>> WithSource(const std::string& source) const;
+
   // The sources of all its templates, by which the model's family is known (tool_format.h).
   const std::string& source() const { return source_; }
 
@@ -75,11 +78,13 @@ class ChatTemplate {
   };
 
   ChatTemplate() = default;
+  Status Add(const std::string& name, const std::string& source);
 
   std::map<std::string, std::unique_ptr<MrtTemplate, Deleter>> templates_;
   std::string source_;
   std::string token_variables_;  // "bos_token":"<s>",... as JSON members
-  std::unique_ptr<const SpecialGuard> guard_;
+  std::shared_ptr<const SpecialGuard> guard_;
+  ChatTemplateLimits limits_;
 };
 
 }  // namespace millrace::text

@@ -57,9 +57,9 @@ def parsers():
     read = lambda name: (SERVE / name).read_text()
     common, ignored, conversation = (
         read("parse_common.cc"), read("ignored_fields.cc"), read("parse_conversation.cc"))
-    refused_there = function_of(common, "RefuseUnsupportedConversation")
+    template = function_of(common, "ReadTemplate")
     refused_everywhere = function_of(common, "RefuseUnsupported")
-    generation = common.replace(refused_there, "")
+    generation = common.replace(template, "") + read("parse_sampling.cc")
     ignored_everywhere = function_of(ignored, "IgnoreKnownFields")
     constraint = read("parse_constraint.cc")
     vectors = read("parse_vectors.cc")
@@ -74,8 +74,9 @@ def parsers():
     return {
         "CompletionRequest": Parser(generation, constraint, ignored_everywhere,
                                     read("parse_completion.cc"), refused_everywhere),
-        "ChatRequest": Parser(common, constraint, ignored, conversation, read("parse_chat.cc")),
-        "TokenizeRequest": Parser(conversation, refused_there, tokenize[:half]),
+        "ChatRequest": Parser(common, read("parse_sampling.cc"), constraint, ignored, conversation,
+                              read("parse_chat.cc")),
+        "TokenizeRequest": Parser(conversation, template, tokenize[:half]),
         "DetokenizeRequest": Parser(tokenize[half:]),
         "ResponsesRequest": Parser(read("responses_request.cc")),
         "EmbeddingRequest": Parser(of_all, embedding),

@@ -35,6 +35,7 @@ constexpr double kRefuseBeyondMin = 0.01, kRefuseBeyondMax = 1000;
 Result<serve::ServiceOptions> ServiceOptionsFor(const ServeFlags& flags) {
   serve::ServiceOptions options;
   options.served_names = flags.served_names;
+  options.takes_templates = flags.trust_request_chat_template;
   if (options.served_names.empty()) {
     options.served_names = {DefaultServedName(flags.engine.model)};
     options.unlisted_names = {flags.engine.model};
@@ -336,6 +337,10 @@ void AddServerOptions(Command& command, ServeFlags* flags) {
   chat_template.kind = ValueKind::kFile;
   command.Add("Model", std::move(chat_template),
               "A chat template (Jinja) instead of the model's own: a file, or the text itself");
+  command.Add(
+      "Model", FlagOption("trust-request-chat-template", &flags->trust_request_chat_template),
+      "A chat request may have a chat_template of its own. It can only make its own prompt, "
+      "with bounded work");
   command.Add("Model", TextOption("tool-call-parser", "NAME", &flags->parsers.tool_calls),
               "How the model writes tool calls; auto: as its chat template shows. Others: none, "
               "hermes, llama3_json, mistral, deepseek_v3, kimi_k2, glm45, qwen3_coder, granite, "

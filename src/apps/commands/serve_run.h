@@ -28,6 +28,7 @@ struct ServeFlags {
   std::string api_key_file;  // more keys; empty: none
   std::string admin_listen;  // HOST:PORT; empty: operators have the unix socket only
   std::string ssl_certfile, ssl_keyfile, chat_template;
+  bool trust_request_chat_template = false;
   AnswerParsers parsers;
   StoreFlags store;
   std::string otlp_endpoint;  // empty: no spans

@@ -175,7 +175,18 @@ SequenceResult RecitingStage::Answer(const SequenceView& sequence) const {
     return result;
   }
   result.token = script_[output % script_.size()];
-  if (params.logprobs) result.logprobs = logprobs(*result.token, *params.logprobs);
+  if (params.beam_search) {
+    result.logprobs = logprobs(*result.token, params.n);
+    result.logprobs->top.insert(result.logprobs->top.begin(), result.logprobs->chosen);
+  } else if (params.logprobs) {
+    result.logprobs = logprobs(*result.token, *params.logprobs);
+    for (const TokenId token : params.logprob_token_ids) {
+      result.logprobs->top.push_back({token, -20.0f, 200});
+    }
+    if (params.seed == kUnlikeSeed) {
+      result.logprobs->chosen.logprob = -static_cast<float>(UnitDouble(sequence.started->seed));
+    }
+  }
   return result;
 }
 

@@ -47,8 +47,11 @@ class Gate {
 };
 
 // A stage of one layer that generates the tokens of the script for every sequence, and starts again
-// at its end. The log-probability of the chosen token is -0.5; those of the alternatives 1, 2 ...
-// are -1, -2 ... It has no KV to read.
+// at its end. The log-probability of the chosen token is -0.5, or that of its seed if the request
+// has kUnlikeSeed; those of the alternatives 1, 2 ... are -1, -2 ... A beam may go on with the
+// script's token or with these. It has no KV to read.
+inline constexpr uint64_t kUnlikeSeed = 99;
+
 class RecitingStage : public stage::Stage {
  public:
   RecitingStage(std::vector<TokenId> script, Gate* gate);
