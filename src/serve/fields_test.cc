@@ -180,9 +180,8 @@ TEST(Fields, BestOfAnswersTheLikeliest) {
   best["n"] = 2;
   best["best_of"] = 6;
   std::vector<double> every, kept;
-  for (const Json& c : server.Call("/v1/completions", all)["choices"]) {
-    every.push_back(LogprobOf(c));
-  }
+  const Json whole = server.Call("/v1/completions", all);
+  for (const Json& c : whole["choices"]) every.push_back(LogprobOf(c));
   const Json answer = server.Call("/v1/completions", best);
   for (const Json& c : answer["choices"]) {
     EXPECT_EQ(c["index"], kept.size());

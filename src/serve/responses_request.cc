@@ -17,8 +17,9 @@ class ResponsesTranslation : public ChatTranslation {
 
  private:
   void Read() override {
-    for (const char* field : {"model", "temperature", "top_p", "stream", "parallel_tool_calls",
-                              "seed", "top_logprobs", "user", "metadata", "service_tier"}) {
+    for (const char* field :
+         {"model", "temperature", "top_p", "stream", "parallel_tool_calls", "seed", "top_logprobs",
+          "user", "metadata", "service_tier", "prompt_cache_key"}) {
       Copy(field);
     }
     ReadState();

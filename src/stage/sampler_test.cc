@@ -196,6 +196,57 @@ TEST(Sampler, AllowedTokensAreTheOnlyOnes) {
   EXPECT_NEAR(drawn.at(1), 0.5, 0.02);
 }
 
+TEST(Sampler, BadWordsNeverEnd) {
+  auto params = std::make_shared<SamplingParams>();
+  params->temperature = 0;
+  params->bad_words = {{1}, {2, 3}, {3, 3, 0}};
+  const auto prompt = std::make_shared<const std::vector<TokenId>>(std::vector<TokenId>{2, 3, 3});
+  SamplingState state({SequenceId(1), params, 1, prompt});
+  const auto next = [&](int position) {
+    std::vector<float> logits = {4, 9, 3, 5};
+    return Sampler().Sample(logits, position, state, {})->token;
+  };
+  EXPECT_EQ(next(3), 3) << "1 is banned; the prompt does not begin a word";
+  state.Record(3, std::vector<TokenId>{2});
+  EXPECT_EQ(next(4), 0) << "3 would complete 2, 3";
+  state.Record(4, std::vector<TokenId>{3});
+  state.Record(5, std::vector<TokenId>{3});
+  EXPECT_EQ(next(6), 3) << "0 would complete 3, 3, 0";
+  EXPECT_FALSE(NeedsTokenOnly(state, 6));
+}
+
+TEST(Sampler, LogprobsOfGivenTokensFollowTheLikeliest) {
+  const std::vector<float> logits = {1, 4, 3, 2};
+  const auto all = LogprobsAt(logits, 1, 4);
+  const auto some = LogprobsAt(logits, 1, 1, std::vector<TokenId>{0, 2});
+  ASSERT_EQ(some->top.size(), 3u);
+  EXPECT_EQ(some->top[0].token, 1);
+  EXPECT_EQ(some->top[1].token, 0);
+  EXPECT_EQ(some->top[1].rank, 4);
+  EXPECT_EQ(some->top[1].logprob, all->top[3].logprob);
+  EXPECT_EQ(some->top[2].rank, 2);
+}
+
+TEST(Sampler, ABeamOffersEnoughThatDoNotStopIt) {
+  auto params = std::make_shared<SamplingParams>();
+  params->temperature = 0;
+  params->beam_search = true;
+  params->n = 2;
+  params->stop_token_ids = {3};
+  const auto prompt = std::make_shared<const std::vector<TokenId>>(std::vector<TokenId>{0});
+  SamplingState state({SequenceId(1), params, 1, prompt});
+  std::vector<float> logits = {1, 9, 5, 7, 8};
+  const auto choice = Sampler().Sample(logits, 1, state, std::vector<TokenId>{4});
+  ASSERT_TRUE(choice.ok());
+  EXPECT_EQ(choice->token, 1);
+  std::vector<TokenId> offered;
+  for (const TokenLogprob& c : choice->logprobs->top) offered.push_back(c.token);
+  EXPECT_EQ(offered, (std::vector<TokenId>{1, 4, 3, 2}));
+  EXPECT_FALSE(NeedsTokenOnly(state, 1));
+  std::vector<float> broken = {1, NAN, 0, 0, 0};
+  EXPECT_FALSE(Sampler().Sample(broken, 1, state, {}).ok());
+}
+
 // Allows one token after each output: its length, and EOS (token 9) after three.
 class CountingGrammar : public GrammarSource {
  public:

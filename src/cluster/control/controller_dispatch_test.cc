@@ -153,9 +153,11 @@ class CachedPrefix : public ScriptedWorkers {
     Join(2);
   }
   // The worker that the request went to.
-  uint64_t Ask(uint64_t id, TokenId text, int prompt_tokens) {
-    const std::set<uint64_t> before = Busy();
+  uint64_t Ask(uint64_t id, TokenId text, int prompt_tokens, std::string key = "",
+               std::string client = "") {
     sched::NewRequest request{.id = RequestId(id)};
+    request.prompt_cache_key = std::move(key);
+    request.client = std::move(client);
     request.prompt = std::make_shared<const std::vector<TokenId>>(prompt_tokens, text);
     request.params = std::make_shared<const SamplingParams>(SamplingParams{.max_tokens = 1});
     EXPECT_TRUE(c_->Submit(std::move(request), now_).ok());
@@ -189,6 +191,18 @@ TEST_F(CachedPrefix, DecidesUntilTheQueueThereIsLonger) {
   EXPECT_EQ(Ask(4, 7, 50), 1u);
   EXPECT_EQ(Ask(5, 6, 300), 1u) << "200 saved tokens are more than 50 in the queue";
   EXPECT_EQ(Ask(6, 8, 100), 2u);
+}
+
+// A key counts while nothing is cached: the first of them is still being computed.
+TEST_F(CachedPrefix, AKeyGoesWhereItWentBeforeUnlessTheQueueThereIsLonger) {
+  StartWith(Chains({{kAll, kBoth}, {kAll, kBoth}}));
+  EXPECT_EQ(Ask(1, 5, 100, "k"), 1u);
+  EXPECT_EQ(Ask(2, 6, 150), 2u);
+  EXPECT_EQ(Ask(3, 7, 10), 1u);
+  EXPECT_EQ(Ask(4, 5, 100, "k"), 1u);
+  EXPECT_EQ(Ask(5, 5, 50, "k"), 2u) << "210 tokens are ahead there, here 150";
+  EXPECT_EQ(Ask(6, 5, 50, "k"), 2u) << "from now on the key is here, with 200 ahead to 210";
+  EXPECT_EQ(Ask(7, 5, 50, "k", "another client"), 1u);
 }
 
 TEST_F(CachedPrefix, IsIgnoredOnRequest) {

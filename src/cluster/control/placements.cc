@@ -1,6 +1,7 @@
 #include "cluster/control/placements.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "base/check.h"
@@ -10,6 +11,13 @@ namespace {
 
 // In token layers. Assumed for stages whose memory is not known yet; more than any stage has.
 constexpr int64_t kUnknownKv = int64_t{1} << 40;
+
+// Keys of different clients have nothing to do with each other, and nor have prompts that must not
+// share a prefix.
+std::string HintOf(const Requests::Request& request) {
+  const sched::NewRequest& spec = request.spec;
+  return spec.client + '\n' + spec.cache_salt + '\n' + spec.prompt_cache_key;
+}
 
 }  // namespace
 
@@ -241,7 +249,28 @@ Placements::Choice Placements::FastestOf(const Request& request, const RouteNeed
     least = here;
     best = {{pipeline.role, pipeline.route}, &pipeline, cached};
   }
-  return best;
+  if (best.cached_tokens > 0 || best.pipeline != usual) return best;
+  Pipeline* hinted = HintedFor(request, need, *usual);
+  return hinted == nullptr ? best : Choice{{hinted->role, hinted->route}, hinted, 0};
+}
+
+// Null: no other pipeline. If it is busier by more than the prompt, waiting there would cost more
+// than its cache can save.
+Pipeline* Placements::HintedFor(const Request& request, const RouteNeed& need,
+                                const Pipeline& usual) {
+  if (request.spec.prompt_cache_key.empty()) return nullptr;
+  const auto last = hints_.Find(HintOf(request));
+  Pipeline* pipeline = last ? pipelines_.Find(*last) : nullptr;
+  if (pipeline == nullptr || pipeline == &usual || !pipeline->open || pipeline->retiring) {
+    return nullptr;
+  }
+  const int64_t kv = pipeline->role == StageRole::kPrefill ? need.prompt_kv : need.all_kv;
+  if (pipeline->role != usual.role || !MayRun(pipeline->route, need) || !HasRoom(*pipeline, kv)) {
+    return nullptr;
+  }
+  const int64_t busier =
+      pipeline->requests.prefill_tokens_ahead() - usual.requests.prefill_tokens_ahead();
+  return busier <= request.prompt_tokens() ? pipeline : nullptr;
 }
 
 Placements::Result Placements::Place(RequestId id, std::set<PipelineId>& full, Time now) {
@@ -266,6 +295,7 @@ Placements::Result Placements::Place(RequestId id, std::set<PipelineId>& full, T
     full.insert(pipeline);
     return Result::kNoRoom;
   }
+  if (!request.spec.prompt_cache_key.empty()) hints_.Note(HintOf(request), pipeline);
   router_->Charge(choice->walk, need);
   request.lacks = TimeCause::kNoPipeline;  // until the pipeline is open
   request.placement = Placement{.walk = std::move(choice->walk),

@@ -2,7 +2,9 @@
 // there. The router suggests a walk by the plan's flow; where the plan states none, or an operator
 // has chosen a policy, the load of the pipelines decides. Another pipeline gets the request if it
 // is predicted to be faster because it holds a longer part of the prompt in its prefix cache, or
-// because it decodes and the rest of the prompt is short (conditional disaggregation). Every
+// because it decodes and the rest of the prompt is short (conditional disaggregation). Where no
+// cache has any of the prompt, the pipeline that got the last request with the same
+// prompt_cache_key gets this one too, if it is hardly busier. Every
 // waiting request is placed before it is added to a pipeline, and keeps its place there until it
 // leaves it.
 //
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "cluster/control/cache_hints.h"
 #include "cluster/control/deployment.h"
 #include "cluster/control/dispatch.h"
 #include "cluster/control/kv_memory.h"
@@ -100,6 +103,7 @@ class Placements {
   Duration DecodesIn(const Pipeline& pipeline, int64_t prompt_tokens, int64_t cached,
                      double assumed_tokens_per_s) const;
   Choice FastestOf(const Request& request, const RouteNeed& need, Pipeline* usual);
+  Pipeline* HintedFor(const Request& request, const RouteNeed& need, const Pipeline& usual);
 
   const PlacementOptions options_;
   const int block_size_;
@@ -109,6 +113,7 @@ class Placements {
   const Transfers& transfers_;
   KvMemory& memory_;
   Dispatcher dispatcher_;
+  CacheHints hints_;  // by client and key
   std::optional<Router> router_;  // of the layout with epoch_, as rooms_
   std::vector<StageRoom> rooms_;  // by stage
   int64_t epoch_ = 0;
