@@ -1,6 +1,7 @@
 #include "sim/recorder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -21,11 +22,23 @@ void LatencyReport::Merge(const LatencyReport& other) {
   met_ttft += other.met_ttft;
   met_tpot += other.met_tpot;
   met_both += other.met_both;
+  clients.resize(std::max(clients.size(), other.clients.size()));
+  for (size_t i = 0; i < other.clients.size(); ++i) {
+    clients[i].ttft.Merge(other.clients[i].ttft);
+    clients[i].e2e.Merge(other.clients[i].e2e);
+    clients[i].requests += other.clients[i].requests;
+    clients[i].told_tokens += other.clients[i].told_tokens;
+    clients[i].told_while_arriving += other.clients[i].told_while_arriving;
+  }
   last_end = last_end + (other.last_end - other.first_arrival);
 }
 
 RequestId Recorder::Arrived(const SimRequest& request) {
   if (arrivals_++ == 0) report_.first_arrival = std::max(request.arrival, from_);
+  if (std::cmp_less_equal(report_.clients.size(), request.client)) {
+    report_.clients.resize(static_cast<size_t>(request.client) + 1);
+  }
+  for (ClientReport& client : report_.clients) client.told_while_arriving = client.told_tokens;
   uint32_t slot;
   if (free_.empty()) {
     slot = static_cast<uint32_t>(alive_.size());
@@ -50,10 +63,12 @@ bool Recorder::Heard(const RequestOutput& output, Time now) {
   const bool counts = now >= from_;
   if (!output.tokens.empty()) {
     if (counts) report_.told_tokens += output.tokens.size();
+    if (counts) ClientOf(alive).told_tokens += output.tokens.size();
     if (alive.tokens == 0) {
       ++speaking_;
       alive.first = now;
       if (counts) report_.ttft.Add((now - alive.request.arrival).seconds());
+      if (counts) ClientOf(alive).ttft.Add((now - alive.request.arrival).seconds());
     } else {
       const Duration gap = now - alive.last;
       alive.longest_gap = std::max(alive.longest_gap, gap);
@@ -78,6 +93,8 @@ void Recorder::Close(Alive& alive) {
   const double ttft = (alive.first - alive.request.arrival).seconds();
   const double e2e = (alive.last - alive.request.arrival).seconds();
   r.e2e.Add(e2e);
+  ++ClientOf(alive).requests;
+  ClientOf(alive).e2e.Add(e2e);
   r.per_token.Add(e2e / std::max(alive.tokens, 1));
   double tpot = 0;
   if (alive.tokens > 1) {

@@ -13,6 +13,15 @@
 
 namespace millrace::sim {
 
+// One client's part of a service.
+struct ClientReport {
+  Quantiles ttft, e2e;  // in seconds
+  uint64_t requests = 0;
+  // All delivered tokens; and until the last request of any client arrived: afterwards the queues
+  // only drain.
+  uint64_t told_tokens = 0, told_while_arriving = 0;
+};
+
 // All times in seconds.
 struct LatencyReport {
   Quantiles ttft;     // to the first token
@@ -25,6 +34,7 @@ struct LatencyReport {
   uint64_t output_tokens = 0, prompt_tokens = 0;  // of ended requests
   uint64_t told_tokens = 0;                       // all delivered tokens
   uint64_t met_ttft = 0, met_tpot = 0, met_both = 0;
+  std::vector<ClientReport> clients;  // in the order of the workload file
   Time first_arrival, last_end;
 
   // Adds another run, or another part of a service. Its time follows that of this one.
@@ -72,6 +82,9 @@ class Recorder {
     int tokens = 0;
   };
   void Close(Alive& alive);
+  ClientReport& ClientOf(const Alive& alive) {
+    return report_.clients[static_cast<size_t>(alive.request.client)];
+  }
 
   const LatencyLimits limits_;
   const Time from_;

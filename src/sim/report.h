@@ -46,6 +46,7 @@ struct LinkSummary {
 
 struct SimReport {
   std::string deployment, cost_from, workload;  // shown to the reader
+  std::vector<std::string> clients;             // their names, if the workload has several
   std::optional<double> rate;                   // requested rate; none: all at once
   LatencyLimits limits;
   LatencyReport latency;  // of all runs together

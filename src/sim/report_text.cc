@@ -121,6 +121,34 @@ std::string MembershipLines(const SimReport& report) {
   return text;
 }
 
+// Shares of the tokens that were delivered while requests arrived: what follows only drains the
+// queues.
+std::vector<double> ClientShares(const SimReport& report) {
+  double all = 0;
+  for (const ClientReport& c : report.latency.clients) {
+    all += static_cast<double>(c.told_while_arriving);
+  }
+  std::vector<double> shares;
+  for (const ClientReport& c : report.latency.clients) {
+    shares.push_back(all > 0 ? static_cast<double>(c.told_while_arriving) / all : 0);
+  }
+  return shares;
+}
+
+std::string ClientLines(const SimReport& report) {
+  const std::vector<double> shares = ClientShares(report);
+  std::string text;
+  for (size_t i = 0; i < std::min(shares.size(), report.clients.size()); ++i) {
+    const ClientReport& c = report.latency.clients[i];
+    text += fmt::format(
+        "Client {}: {} requests, {:.1f} % of the tokens while requests arrived, TTFT p50 {} and "
+        "p99 {} ms\n",
+        report.clients[i], FormatCount(static_cast<int64_t>(c.requests)), shares[i] * 100,
+        Number(Ms(c.ttft.At(0.5))), Number(Ms(c.ttft.At(0.99))));
+  }
+  return text;
+}
+
 Json MembershipJson(const SimReport& report) {
   if (!report.membership) return nullptr;
   const MembershipReport& m = *report.membership;
@@ -189,6 +217,21 @@ Json SloJson(const SimReport& report) {
           {"kept", report.meets_target()}};
 }
 
+Json ClientsJson(const SimReport& report) {
+  const std::vector<double> shares = ClientShares(report);
+  Json clients = Json::array();
+  for (size_t i = 0; i < std::min(shares.size(), report.clients.size()); ++i) {
+    const ClientReport& c = report.latency.clients[i];
+    clients.push_back({{"name", report.clients[i]},
+                       {"requests", c.requests},
+                       {"output_tokens", c.told_tokens},
+                       {"share_while_arriving", shares[i]},
+                       {"ttft_ms", MetricJson(c.ttft)},
+                       {"e2e_ms", MetricJson(c.e2e)}});
+  }
+  return clients;
+}
+
 }  // namespace
 
 std::string ReportTable(const SimReport& report) {
@@ -209,6 +252,7 @@ std::string ReportTable(const SimReport& report) {
       FormatCount(static_cast<int64_t>(r.refused)), FormatCount(static_cast<int64_t>(report.steps)),
       FormatDuration(r.seconds()));
   text += SloLines(report);
+  text += ClientLines(report);
   if (report.membership) text += MembershipLines(report);
   for (size_t i = 0; i < std::min(report.instances.size(), kInstanceLinesMax); ++i) {
     text += InstanceLine(report.instances[i]);
@@ -260,6 +304,7 @@ Json ReportJson(const SimReport& report) {
       {"saturated", report.saturation.has_value()},
       {"queue_growth_per_s", report.saturation ? Json(report.saturation->growth_per_s) : Json(0)},
       {"slo", SloJson(report)},
+      {"clients", ClientsJson(report)},
       {"kv_wait_ms", MetricJson(report.kv_wait)},
       {"kv_transfer_ms", MetricJson(report.kv_transfer)},
       {"membership", MembershipJson(report)},

@@ -1,5 +1,6 @@
 #include "sim/request_maker.h"
 
+#include <string>
 #include <utility>
 
 namespace millrace::sim {
@@ -30,6 +31,7 @@ sched::NewRequest RequestMaker::Make(RequestId id, const SimRequest& request) {
   return {.id = id,
           .prompt = prompts_.Of(request, id),
           .params = std::move(params),
+          .client = std::to_string(request.client),
           .known_output_tokens = request.output_tokens};
 }
 

@@ -97,6 +97,30 @@ class InTurn : public Workload {
   double begin_s_ = 0;
 };
 
+class OfClients : public Workload {
+ public:
+  OfClients(std::vector<std::unique_ptr<Workload>> clients, uint64_t requests)
+      : clients_(std::move(clients)), left_(requests) {
+    for (const auto& client : clients_) next_.push_back(client->Next());
+  }
+  std::optional<SimRequest> Next() override {
+    std::optional<size_t> first;
+    for (size_t i = 0; i < next_.size(); ++i) {
+      if (next_[i] && (!first || next_[i]->arrival < next_[*first]->arrival)) first = i;
+    }
+    if (!first || left_ == 0) return std::nullopt;
+    --left_;
+    SimRequest request = *std::exchange(next_[*first], clients_[*first]->Next());
+    request.client = static_cast<int>(*first);
+    return request;
+  }
+
+ private:
+  const std::vector<std::unique_ptr<Workload>> clients_;
+  std::vector<std::optional<SimRequest>> next_;  // of each client
+  uint64_t left_;
+};
+
 double StandardNormal(Rng& rng) {
   const double radius = std::sqrt(-2 * std::log(1 - rng.Uniform()));
   return radius * std::cos(2 * std::numbers::pi * rng.Uniform());
@@ -127,6 +151,11 @@ std::unique_ptr<Workload> NewSynthetic(SyntheticOptions options) {
 
 std::unique_ptr<Workload> NewInTurn(std::vector<WorkloadPart> parts, uint64_t requests) {
   return std::make_unique<InTurn>(std::move(parts), requests);
+}
+
+std::unique_ptr<Workload> NewOfClients(std::vector<std::unique_ptr<Workload>> clients,
+                                       uint64_t requests) {
+  return std::make_unique<OfClients>(std::move(clients), requests);
 }
 
 std::unique_ptr<Workload> NewReplay(std::vector<TraceEntry> entries, std::optional<double> rate) {

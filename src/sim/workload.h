@@ -23,6 +23,7 @@ struct SimRequest {
   int prompt_tokens = 0;                 // >= 1
   int output_tokens = 0;                 // >= 1: all of them are generated, no EOS
   const PromptPrefix* prefix = nullptr;  // owned by the workload; null: the prompt shares nothing
+  int client = 0;                        // whose request it is; in the order of the workload file
 };
 
 class Workload {
@@ -74,6 +75,10 @@ struct WorkloadPart {
   double length_s = 0;
 };
 std::unique_ptr<Workload> NewInTurn(std::vector<WorkloadPart> parts, uint64_t requests);
+
+// Workloads at the same time, each of another client. At most `requests` in all.
+std::unique_ptr<Workload> NewOfClients(std::vector<std::unique_ptr<Workload>> clients,
+                                       uint64_t requests);
 
 // A recorded trace; `rate` (requests per second), if set, stretches its time.
 std::unique_ptr<Workload> NewReplay(std::vector<TraceEntry> entries, std::optional<double> rate);

@@ -35,7 +35,7 @@ class WorkloadReader {
     MR_ASSIGN_OR_RETURN(const YamlMap map,
                         YamlMap::Open(root, "a workload",
                                       {"trace", "arrivals", "rate", "rates", "requests", "duration",
-                                       "lengths", "prefixes", "phases", "slo"},
+                                       "lengths", "prefixes", "phases", "clients", "slo"},
                                       name_));
     MR_ASSIGN_OR_RETURN(spec_.rate, map.AmountIf("rate", Quantity::kRate));
     MR_ASSIGN_OR_RETURN(spec_.duration_s, map.AmountIf("duration", Quantity::kDuration));
@@ -43,9 +43,10 @@ class WorkloadReader {
       MR_ASSIGN_OR_RETURN(const int64_t n, map.Integer("requests", 1, kWorkloadRequestsMax));
       spec_.requests = static_cast<uint64_t>(n);
     }
-    MR_RETURN_IF_ERROR(map.Has("trace")    ? ReadTrace(map)
-                       : map.Has("phases") ? ReadPhases(map)
-                                           : ReadSynthetic(map));
+    MR_RETURN_IF_ERROR(map.Has("trace")     ? ReadTrace(map)
+                       : map.Has("phases")  ? ReadPhases(map)
+                       : map.Has("clients") ? ReadClients(map)
+                                            : ReadSynthetic(map));
     if (map.Has("slo")) {
       MR_ASSIGN_OR_RETURN(const YAML::Node slo, map.Need("slo"));
       MR_RETURN_IF_ERROR(ReadSlo(slo));
@@ -109,7 +110,7 @@ class WorkloadReader {
 
   Status ReadTrace(const YamlMap& map) {
     spec_.arrivals = ArrivalKind::kTrace;
-    for (const char* key : {"arrivals", "lengths", "prefixes", "rates", "phases"}) {
+    for (const char* key : {"arrivals", "lengths", "prefixes", "rates", "phases", "clients"}) {
       if (map.Has(key)) {
         return map.Error(key,
                          fmt::format("a trace has its own {}; leave out {} or trace", key, key));
@@ -122,15 +123,12 @@ class WorkloadReader {
   // [{duration: 10 min, rate: 2 req/s, lengths: {...}}, ...]. What a phase does not say is as the
   // file says it for all.
   Status ReadPhases(const YamlMap& map) {
-    for (const char* key : {"rates", "duration"}) {
+    for (const char* key : {"rates", "duration", "clients"}) {
       if (!map.Has(key)) continue;
-      return map.Error(key,
-                       fmt::format("phases have their own rates and durations; leave out {}", key));
+      return map.Error(key, fmt::format("phases do not go with {}; leave it out", key));
     }
     WorkloadReader common(name_, read_);
-    common.spec_.rate = spec_.rate;
-    MR_RETURN_IF_ERROR(common.ReadOwn(map));
-    if (map.Has("prefixes")) MR_RETURN_IF_ERROR(common.ReadPrefixes(map));
+    MR_RETURN_IF_ERROR(common.ReadCommon(map, spec_.rate));
     MR_ASSIGN_OR_RETURN(const auto nodes, map.List("phases", kWorkloadPhasesMax));
     if (nodes.empty()) return map.Error("phases", "phases must be a list of at least one phase");
     double requests = 0, seconds = 0;
@@ -147,11 +145,48 @@ class WorkloadReader {
     return OkStatus();
   }
 
+  // What applies to every phase or client that does not say otherwise.
+  Status ReadCommon(const YamlMap& map, std::optional<double> rate) {
+    spec_.rate = rate;
+    MR_RETURN_IF_ERROR(ReadOwn(map));
+    return map.Has("prefixes") ? ReadPrefixes(map) : OkStatus();
+  }
+
+  // [{name: batch, rate: 20 req/s, lengths: {...}}, ...], all at the same time.
+  Status ReadClients(const YamlMap& map) {
+    if (map.Has("rates")) return map.Error("rates", "clients do not go with rates; leave it out");
+    WorkloadReader common(name_, read_);
+    MR_RETURN_IF_ERROR(common.ReadCommon(map, spec_.rate));
+    MR_ASSIGN_OR_RETURN(const auto nodes, map.List("clients", kWorkloadClientsMax));
+    if (nodes.empty()) return map.Error("clients", "clients must be a list of at least one client");
+    spec_.rate = 0;
+    for (const YAML::Node& node : nodes) {
+      WorkloadReader client(name_, read_);
+      client.spec_ = common.spec_;
+      MR_RETURN_IF_ERROR(client.ReadClient(node, map.Has("lengths")));
+      *spec_.rate += *client.spec_.rate;
+      spec_.clients.push_back(std::move(client.spec_));
+    }
+    return OkStatus();
+  }
+
+  Status ReadClient(const YAML::Node& node, bool has_lengths) {
+    MR_ASSIGN_OR_RETURN(
+        const YamlMap map,
+        YamlMap::Open(node, "a client", {"name", "arrivals", "rate", "lengths"}, name_));
+    MR_ASSIGN_OR_RETURN(spec_.name, map.Text("name"));
+    return ReadPart(map, has_lengths);
+  }
+
   Status ReadPhase(const YAML::Node& node, bool has_lengths) {
     MR_ASSIGN_OR_RETURN(
         const YamlMap map,
         YamlMap::Open(node, "a phase", {"duration", "arrivals", "rate", "lengths"}, name_));
     MR_ASSIGN_OR_RETURN(spec_.duration_s, map.Amount("duration", Quantity::kDuration));
+    return ReadPart(map, has_lengths);
+  }
+
+  Status ReadPart(const YamlMap& map, bool has_lengths) {
     if (map.Has("rate") || !spec_.rate) {
       MR_ASSIGN_OR_RETURN(spec_.rate, map.Amount("rate", Quantity::kRate));
     }
@@ -159,7 +194,7 @@ class WorkloadReader {
     return ReadOwn(map);
   }
 
-  // What a file and each of its phases may say.
+  // What a file, and each of its phases or clients, may say.
   Status ReadOwn(const YamlMap& map) {
     if (map.Has("arrivals")) {
       MR_ASSIGN_OR_RETURN(const YAML::Node arrivals, map.Need("arrivals"));
@@ -167,7 +202,7 @@ class WorkloadReader {
       spec_.cv = 1;
       MR_RETURN_IF_ERROR(ReadArrivals(arrivals));
       if (spec_.arrivals == ArrivalKind::kAllAtOnce) {
-        return map.Error("arrivals", "the requests of a phase cannot come all at once");
+        return map.Error("arrivals", "the requests of a phase or client cannot come all at once");
       }
     }
     if (!map.Has("lengths")) return OkStatus();

@@ -23,6 +23,7 @@ inline constexpr size_t kWorkloadFileBytesMax = 1 << 20;
 inline constexpr uint64_t kWorkloadRequestsMax = 100'000'000;
 inline constexpr double kWorkloadSecondsMax = 1e9;
 inline constexpr size_t kWorkloadPhasesMax = 10'000;
+inline constexpr size_t kWorkloadClientsMax = 100;
 
 enum class ArrivalKind {
   kTrace,     // at the trace's times, at its rate or another one
@@ -47,6 +48,10 @@ struct WorkloadSpec {
   // from `arrivals` to `prefixes`; `rate` is their mean and `duration_s` their sum. No phase has
   // phases.
   std::vector<WorkloadSpec> phases;
+  // Random arrivals of several clients at the same time, each with a name and a rate of its own.
+  // They replace the same fields; `rate` is their sum. No client has phases or clients.
+  std::vector<WorkloadSpec> clients;
+  std::string name;  // of a client
   LatencyLimits limits;
 
   // kInvalidArgument, with the numbers, if Make could not use the spec.

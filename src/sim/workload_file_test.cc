@@ -337,6 +337,40 @@ TEST(WorkloadFile, PhasesFollowOneAnother) {
   EXPECT_NEAR(static_cast<double>(longer) / static_cast<double>(drawn.size()), 2400 / 4200.0, 0.05);
 }
 
+TEST(WorkloadFile, ClientsAtTheSameTime) {
+  const WorkloadSpec spec = Good(
+      "arrivals: steady\n"
+      "duration: 100 s\n"
+      "lengths: {prompt: 10 tokens, output: 5 tokens}\n"
+      "clients:\n"
+      "  - {name: batch, rate: 10 req/s}\n"
+      "  - {name: chat, rate: 1 req/s, lengths: {prompt: 20 tokens, output: 7 tokens}}\n");
+  ASSERT_EQ(spec.clients.size(), 2u);
+  EXPECT_EQ(spec.clients[1].name, "chat");
+  EXPECT_EQ(spec.rate, 11);
+  EXPECT_EQ(spec.Describe(), "1,100 requests of 2 clients, 11 req/s in all");
+  const auto workload = spec.Make(1);
+  const std::vector<SimRequest> all = All(*workload);
+  EXPECT_NEAR(static_cast<double>(all.size()), 1100, 2);
+  EXPECT_TRUE(std::ranges::is_sorted(all, {}, &SimRequest::arrival));
+  EXPECT_NEAR(static_cast<double>(std::ranges::count(all, 1, &SimRequest::client)), 100, 1);
+  for (const SimRequest& r : all) EXPECT_EQ(r.prompt_tokens, r.client == 1 ? 20 : 10);
+  const auto twice = spec.Make(1, 22);
+  EXPECT_NEAR(static_cast<double>(All(*twice).size()), 2200, 4);
+  EXPECT_EQ(spec.Mixed().lengths.size(), all.size());
+}
+
+TEST(WorkloadFile, ClientsThatDoNotWork) {
+  const std::string head = "duration: 5 s\nlengths: {prompt: 1 tokens, output: 1 tokens}\n";
+  EXPECT_EQ(Error(head + "clients: [{rate: 1 req/s}]\n"),
+            "w.yaml:3:11: 'name' is missing in a client");
+  EXPECT_EQ(Error(head + "clients: [{name: a}]\n"), "w.yaml:3:11: 'rate' is missing in a client");
+  EXPECT_EQ(Error(head + "clients: []\n"),
+            "w.yaml:3:10: clients must be a list of at least one client");
+  EXPECT_EQ(Error(head + "rates: {every: 1 h, values: [1 req/s]}\nclients: []\n"),
+            "w.yaml:3:8: clients do not go with rates; leave it out");
+}
+
 TEST(WorkloadFile, PhasesThatDoNotWork) {
   const std::string head = "lengths: {prompt: 1 tokens, output: 1 tokens}\n";
   EXPECT_EQ(Error(head + "phases: [{duration: 5 s}]\n"),
@@ -346,9 +380,9 @@ TEST(WorkloadFile, PhasesThatDoNotWork) {
   EXPECT_EQ(Error(head + "rate: 1 req/s\nphases: [{rate: 1 req/s}]\n"),
             "w.yaml:3:10: 'duration' is missing in a phase");
   EXPECT_EQ(Error(head + "phases: [{duration: 5 s, rate: 1 req/s, arrivals: at-once}]\n"),
-            "w.yaml:2:51: the requests of a phase cannot come all at once");
+            "w.yaml:2:51: the requests of a phase or client cannot come all at once");
   EXPECT_EQ(Error(head + "rates: {every: 1 h, values: [1 req/s]}\nphases: []\n"),
-            "w.yaml:2:8: phases have their own rates and durations; leave out rates");
+            "w.yaml:2:8: phases do not go with rates; leave it out");
   EXPECT_EQ(Error(head + "phases: []\n"),
             "w.yaml:2:9: phases must be a list of at least one phase");
 }

@@ -69,6 +69,9 @@ Status WorkloadSpec::Validate() const {
     if (!phase.duration_s) return InvalidArgument("each phase needs a duration, such as 600 s");
     MR_RETURN_IF_ERROR(phase.Validate());
   }
+  for (const WorkloadSpec& client : clients) {
+    MR_CHECK(client.phases.empty() && client.clients.empty() && client.rate);
+  }
   if (!rate) return InvalidArgument("the rate is missing, such as 5 req/s");
   if (!requests && !duration_s) {
     return InvalidArgument("give the number of requests, or a duration such as 600 s");
@@ -93,6 +96,7 @@ std::optional<double> WorkloadSpec::MeanRate() const {
 
 bool WorkloadSpec::SharesPrefixes() const {
   if (std::ranges::any_of(phases, &WorkloadSpec::SharesPrefixes)) return true;
+  if (std::ranges::any_of(clients, &WorkloadSpec::SharesPrefixes)) return true;
   return prefixes.count > 0 || std::ranges::any_of(trace, [](const TraceEntry& entry) {
            return !entry.prefix.ids.empty();
          });
@@ -122,6 +126,16 @@ std::unique_ptr<Workload> WorkloadSpec::Make(uint64_t seed,
     }
     return NewInTurn(std::move(parts), requests.value_or(kWorkloadRequestsMax));
   }
+  if (!clients.empty()) {
+    const double faster = rate_instead.value_or(*rate) / *rate;
+    std::vector<std::unique_ptr<Workload>> all;
+    for (WorkloadSpec client : clients) {
+      client.duration_s = duration_s;
+      client.requests = requests;
+      all.push_back(client.Make(seed + kPhaseSeed * (all.size() + 1), *client.rate * faster));
+    }
+    return NewOfClients(std::move(all), requests.value_or(kWorkloadRequestsMax));
+  }
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   SyntheticOptions options;
   options.requests = requests.value_or(kWorkloadRequestsMax);
@@ -139,13 +153,14 @@ std::unique_ptr<Workload> WorkloadSpec::Make(uint64_t seed,
 }
 
 WorkloadSpec WorkloadSpec::Mixed() const {
-  if (phases.empty()) return *this;
+  if (phases.empty() && clients.empty()) return *this;
   WorkloadSpec mixed = *this;
   mixed.arrivals = ArrivalKind::kGamma;
-  mixed.cv = phases.front().cv;
+  mixed.cv = phases.empty() ? 1 : phases.front().cv;
   mixed.shape = {};
   mixed.lengths.clear();
   mixed.phases.clear();
+  mixed.clients.clear();
   mixed.draw_lengths = true;
   // Every so many requests of a long workload, so that all phases count.
   const uint64_t step = 1 + ExpectedRequests() / kMixedLengthsMax;
@@ -163,6 +178,9 @@ std::string WorkloadSpec::Describe() const {
   if (!phases.empty()) {
     return fmt::format("{} in {} phases of {} in all, {:.4g} req/s on average", count,
                        phases.size(), FormatDuration(*duration_s), *rate);
+  }
+  if (!clients.empty()) {
+    return fmt::format("{} of {} clients, {:.4g} req/s in all", count, clients.size(), *rate);
   }
   if (arrivals == ArrivalKind::kTrace) {
     const auto mean = MeanRate();

@@ -192,6 +192,7 @@ Result<sim::SimReport> Runner::Run(std::optional<double> rate, sim::Timeline* ti
   sim::WorkloadSpec shown = workload_;
   if (rate) shown.rate = rate;
   report.workload = shown.Describe();
+  for (const sim::WorkloadSpec& client : shown.clients) report.clients.push_back(client.name);
   report.rate = shown.MeanRate();
   report.limits = workload_.limits;
   report.usd_per_hour = deployment_.usd_per_hour;
