@@ -63,6 +63,11 @@ std::vector<cluster::GenerationRequest> RandomRequests(int vocab) {
     if (i % 10 == 1) request.params.n = 3;
     if (i % 10 == 3) request.params.top_p = 0.9;
     if (i % 10 == 5) request.params.frequency_penalty = 0.5;
+    if (i % 10 == 9) {
+      request.params.temperature = 0;
+      request.params.n = 4;
+      request.params.beam_search = true;
+    }
     if (i % 10 == 7) request.params.pooling = i % 20 == 7 ? Pooling::kLast : Pooling::kMean;
   }
   return requests;

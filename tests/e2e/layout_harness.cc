@@ -72,6 +72,12 @@ SamplingParams ParamsOf(int i, Rng& rng) {
   if (i % 8 == 3) params.grammar = AnySchema();
   if (i % 16 == 10) params.grammar = GrammarOf(GrammarKind::kRegex, "[0-9a-f]{2}(:[0-9a-f]{2})*");
   if (i % 10 == 8) params.stop_token_ids = {static_cast<TokenId>(rng.Between(4, 400))};
+  if (i % 10 == 9 && i % 40 != 9) {
+    params = {.n = 3, .max_tokens = params.max_tokens, .temperature = 0, .logprobs = 1};
+    params.beam_search = true;
+    params.length_penalty = i % 20 == 9 ? 1 : 0;
+  }
+  if (i % 16 == 14) params.bad_words = {{params.stop_token_ids.empty() ? 260 : 270}, {265, 266}};
   if (i % 20 == 0 || i % 50 == 33) {  // 33: long prompts
     params.grammar.clear();
     params.pooling = i % 40 == 0 ? Pooling::kLast : Pooling::kMean;

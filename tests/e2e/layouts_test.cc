@@ -28,8 +28,13 @@ TEST_F(Layouts, TheReferenceIsNotTrivial) {
   const std::set<std::string> distinct(answers.begin(), answers.end());
   EXPECT_GT(distinct.size(), answers.size() * 9 / 10);
   int greedy = 0;
-  for (const auto& test_request : ManyRequests()) greedy += test_request.params.greedy();
-  EXPECT_EQ(static_cast<size_t>(greedy) * 2, answers.size());
+  int beams = 0;
+  for (const auto& test_request : ManyRequests()) {
+    greedy += test_request.params.greedy();
+    beams += test_request.params.beam_search;
+  }
+  EXPECT_EQ(static_cast<size_t>(greedy - beams) * 2, answers.size());
+  EXPECT_GT(beams, 0);
 }
 
 TEST_F(Layouts, OneProcess) { AskEverything(PlanOf({{{0, 4}}})); }
