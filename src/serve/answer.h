@@ -51,11 +51,12 @@ class Answer {
   void Fail(const ApiError& error);
 
   bool started() const { return started_; }
+  // Of all its tokens.
+  std::string Fingerprints() const;
 
  private:
   // A chunk with `choice`, which is of `part`.
   void AppendChunk(Json choice, const ChoicePart& part, const UsageCounts& usage);
-  std::string Fingerprints() const;
   void AddIgnoredHeader(net::HttpResponse& response) const;
   const AnswerFormat format_;
   const ResponseHead head_;

@@ -81,6 +81,7 @@ bool Choice::Apply(const RequestOutput& output) {
   for (size_t i = 0; i < output.tokens.size(); ++i) {
     const TokenId token = output.tokens[i];
     ++generated_;
+    if (setup_.keeps_tokens) tokens_.push_back(token);
     if (i < output.logprobs.size()) logprob_ += output.logprobs[i].chosen.logprob;
     if (setup_.hide_generated) continue;
     if (part_.token_ids) part_.token_ids->push_back(token);

@@ -36,6 +36,7 @@ class Choice {
     AnswerSplit split = {};
     bool token_ids = false;         // its parts have ids, the first one those of the prompt too
     bool tokens_as_ids = false;     // as ChoicePart
+    bool keeps_tokens = false;      // for the request log
     std::string call_id_seed = {};  // ids of tool calls follow from it
   };
   Choice(std::shared_ptr<const text::Tokenizer> tokenizer, const SamplingParams& params,
@@ -53,6 +54,7 @@ class Choice {
   bool finished() const { return !finish_reason_.empty(); }
   const std::string& finish_reason() const { return finish_reason_; }
   int generated_tokens() const { return generated_; }
+  const std::vector<TokenId>& tokens() const { return tokens_; }  // with Setup::keeps_tokens
   double logprob() const { return logprob_; }  // of all its tokens, if they are known
   // Its place in the answer. REQUIRES: nothing has been taken.
   void SetIndex(int index) { part_.index = index; }
@@ -81,6 +83,7 @@ class Choice {
   bool waits_for_prompt_;
   int generated_ = 0, reasoning_tokens_ = 0;
   double logprob_ = 0;
+  std::vector<TokenId> tokens_;
   int64_t text_offset_ = 0;  // characters before the next token
 };
 

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <functional>
+#include <random>
 #include <span>
 #include <utility>
 
 #include "base/log.h"
+#include "serve/request_log.h"
+#include "serve/service_impl.h"
 #include "serve/stream_pings.h"
 #include "serve/stream_record.h"
 
@@ -165,6 +168,7 @@ Generation::Generation(std::shared_ptr<ModelContext> model_context, GenerationSp
                                           .split = spec_.split,
                                           .token_ids = spec_.options.token_ids,
                                           .tokens_as_ids = spec_.options.tokens_as_ids,
+                                          .keeps_tokens = !spec_.body.empty(),
                                           .call_id_seed = spec_.head.id});
     }
   }
@@ -214,6 +218,11 @@ std::optional<ApiError> Generation::SubmitOne(int prompt) {
   request.prompt = input.tokens;
   request.params = spec_.options.params;
   request.params.max_tokens = input.max_tokens;
+  PromptState& state = prompts_[static_cast<size_t>(prompt)];
+  if (!spec_.body.empty()) {  // the log must know it
+    state.seed = request.params.seed.value_or(std::random_device()());
+    request.params.seed = state.seed;
+  }
   request.priority = spec_.options.priority;
   request.cache_salt = spec_.cache_salt;
   request.client = spec_.owner;
@@ -409,10 +418,29 @@ void Generation::Finish() {
   std::vector<Choice> likeliest;
   if (spec_.options.answers) likeliest = TakeLikeliest(kept);
   std::vector<Choice>& answers = spec_.options.answers ? likeliest : choices_;
+  if (!spec_.body.empty()) Log(answers);
   std::vector<TokenReports> reports;
   for (size_t i = 0; i < answers.size(); ++i) reports.push_back(prompts_[i / kept].reports);
   answer_.Finish(answers, usage, reports,
                  spec_.format.metrics ? prompts_.front().times : std::nullopt);
+}
+
+void Generation::Log(const std::vector<Choice>& answers) const {
+  const size_t each = answers.size() / prompts_.size();
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    LoggedRequest logged{.unix_ms = UnixSeconds() * 1000,
+                         .id = spec_.head.id,
+                         .chat = spec_.format.chat,
+                         .fingerprint = answer_.Fingerprints(),
+                         .body = spec_.body,
+                         .prompt = spec_.prompts[i].tokens,
+                         .seed = prompts_[i].seed,
+                         .answers = {}};
+    for (const Choice& choice : std::span(answers).subspan(i * each, each)) {
+      logged.answers.push_back({choice.tokens(), choice.finish_reason()});
+    }
+    model_context_->log->Write(logged);
+  }
 }
 
 // Of each prompt, the `kept` choices with the highest log-probability. Those of a beam search are

@@ -46,6 +46,7 @@ struct GenerationSpec {
   bool event_per_token = false;  // regardless of timing, for a stream that is kept
   Time arrived;
   std::optional<TraceContext> trace;  // Call::trace
+  std::string body;                   // of the request, if it is logged
 };
 
 class Generation : public std::enable_shared_from_this<Generation> {
@@ -78,6 +79,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     bool first_token_seen = false;
     std::optional<Duration> ttft;  // unset also if it was before a restart
     TokenReports reports;
+    uint64_t seed = 0;  // if it is logged
     bool ended = false;
     std::optional<AnswerTimes> times;  // once it has ended
   };
@@ -112,6 +114,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool ApplyOutput(Choice& choice, const RequestOutput& output);
   void Finish();
   std::vector<Choice> TakeLikeliest(size_t kept);
+  void Log(const std::vector<Choice>& answers) const;
   void ObserveLatency(const Mail& mail, PromptState& state, Choice& choice);
   void EndPrompt(const Mail& mail);
   void Fail(const ApiError& error);

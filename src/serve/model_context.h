@@ -20,6 +20,7 @@ struct ModelContext {
   WorkerPool& workers;
   const Clock& clock;
   StreamPings* pings = nullptr;  // null: silent streams stay silent
+  RequestLog* log = nullptr;     // null: requests are not logged
   int64_t created = 0;           // Unix seconds
   LatencyLimits limits;
   std::optional<double> refuse_beyond;  // as of ServiceOptions

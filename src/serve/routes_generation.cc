@@ -182,6 +182,7 @@ void Service::Impl::BeginCompiled(std::shared_ptr<ModelContext> model_context, C
   spec.owner = call.owner;
   spec.trace = call.trace;
   spec.cache_salt = call.owner + options.cache_salt;
+  if (model_context->log != nullptr) spec.body = call.request.body;
   std::shared_ptr<net::HttpReply> reply = call.reply;
   if (call.in_background) {
     spec.event_per_token = options.stream;

@@ -311,6 +311,7 @@ void Service::Impl::Ready(ServedModel model) {
                        .workers = workers_,
                        .clock = clock_,
                        .pings = pings_.get(),
+                       .log = options_.request_log,
                        .created = std::time(nullptr),
                        .limits = options_.limits,
                        .refuse_beyond = options_.refuse_beyond});

@@ -34,6 +34,7 @@ namespace millrace::serve {
 
 class ClusterAdmin;
 class ObjectStore;
+class RequestLog;
 class SpanSink;
 
 struct ServiceOptions {
@@ -60,6 +61,7 @@ struct ServiceOptions {
   // Requests are refused if their TTFT is predicted to exceed limits.ttft_s by this factor. Unset:
   // none is.
   std::optional<double> refuse_beyond;
+  RequestLog* request_log = nullptr;  // outlives the service; null: requests are not logged
   SpanSink* spans = nullptr;  // outlives the service; null: no spans, and no traceparent in answers
 };
 

@@ -73,7 +73,8 @@ SamplingParams ParamsOf(int i, Rng& rng) {
   if (i % 16 == 10) params.grammar = GrammarOf(GrammarKind::kRegex, "[0-9a-f]{2}(:[0-9a-f]{2})*");
   if (i % 10 == 8) params.stop_token_ids = {static_cast<TokenId>(rng.Between(4, 400))};
   if (i % 10 == 9 && i % 40 != 9) {
-    params = {.n = 3, .max_tokens = params.max_tokens, .temperature = 0, .logprobs = 1};
+    params = {.n = 3, .max_tokens = params.max_tokens, .temperature = 0, .seed = params.seed};
+    params.logprobs = 1;
     params.beam_search = true;
     params.length_penalty = i % 20 == 9 ? 1 : 0;
   }

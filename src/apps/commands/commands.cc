@@ -104,6 +104,7 @@ std::unique_ptr<Command> MakeRootCommand() {
   root->children.push_back(MakeProfileCommand());
   root->children.push_back(MakeStatusCommand());
   root->children.push_back(MakeWhyCommand());
+  root->children.push_back(MakeVerifyCommand());
   root->children.push_back(MakeDecisionsCommand());
   root->children.push_back(MakeFleetCommand());
   root->children.push_back(MakeClusterCommand());

@@ -26,6 +26,7 @@ std::unique_ptr<Command> MakePlanApplyCommand();
 std::unique_ptr<Command> MakePlanDiffCommand();
 std::unique_ptr<Command> MakeStatusCommand();
 std::unique_ptr<Command> MakeWhyCommand();
+std::unique_ptr<Command> MakeVerifyCommand();
 std::unique_ptr<Command> MakeDecisionsCommand();
 std::unique_ptr<Command> MakeFleetCommand();
 std::unique_ptr<Command> MakeClusterCommand();  // with its children

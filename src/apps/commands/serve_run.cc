@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "net/http_server.h"
+#include "serve/request_log.h"
 #include "serve/service.h"
 
 namespace millrace::apps {
@@ -183,6 +184,14 @@ void AddLatencyOptions(Command& command, ServeFlags* flags) {
               "measured so far");
 }
 
+Result<std::unique_ptr<serve::RequestLog>> OpenRequestLog(const std::string& path) {
+  auto log = serve::RequestLog::Open(path, [path](const Status& why) {
+    MR_LOG(error, "{}: no more requests are logged: {}", path, why.message());
+  });
+  if (!log.ok()) return log.status().WithContext("--request-log");
+  return log;
+}
+
 // Exits without stopping the threads that still run.
 [[noreturn]] void LeaveNow(int code) {
   std::fflush(stdout);
@@ -231,6 +240,11 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
   if (!flags.otlp_endpoint.empty()) {
     MR_ASSIGN_OR_RETURN(exporter, OtlpExporter::Start(flags.otlp_endpoint, Version(), clock));
     service_options.spans = exporter.get();
+  }
+  std::unique_ptr<serve::RequestLog> request_log;  // as well
+  if (!flags.request_log.empty()) {
+    MR_ASSIGN_OR_RETURN(request_log, OpenRequestLog(flags.request_log));
+    service_options.request_log = request_log.get();
   }
   // Destroyed in reverse: the engine before the service, both after the server has stopped.
   serve::Service service(std::move(service_options), clock);
@@ -328,6 +342,11 @@ void AddServerOptions(Command& command, ServeFlags* flags) {
               "After how long without an event a stream sends a comment, so that proxies keep its "
               "connection; 0: never");
   AddStoreOptions(command, &flags->store);
+  Option request_log = TextOption("request-log", "FILE", &flags->request_log);
+  request_log.kind = ValueKind::kFile;
+  command.Add(kGroup, std::move(request_log),
+              "Append every request that was answered, with its prompt, seed and tokens, for "
+              "`millrace verify FILE`");
   Option step_log = TextOption("step-log", "FILE", &flags->engine.step_log);
   step_log.kind = ValueKind::kFile;
   command.Add(kGroup, std::move(step_log),

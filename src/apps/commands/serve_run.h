@@ -32,6 +32,7 @@ struct ServeFlags {
   AnswerParsers parsers;
   StoreFlags store;
   std::string otlp_endpoint;  // empty: no spans
+  std::string request_log;    // empty: requests are not logged
   double shutdown_timeout_s = 30;
   double resume_grace_s = 0;
   double ping_interval_s = 15;

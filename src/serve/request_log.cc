@@ -1,0 +1,79 @@
+#include "serve/request_log.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace millrace::serve {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;  // schemas keep the client's order
+
+OrderedJson BodyToAskAgain(const LoggedRequest& request) {
+  OrderedJson body = OrderedJson::parse(request.body);
+  for (const char* key : {"stream", "stream_options", "request_id", "user", "prompt_cache_key"}) {
+    body.erase(key);
+  }
+  if (!request.chat) body["prompt"] = request.prompt;
+  body["seed"] = request.seed;
+  body["return_token_ids"] = true;
+  return body;
+}
+
+}  // namespace
+
+std::string EncodeLoggedRequest(const LoggedRequest& request) {
+  OrderedJson line = {{"millrace_request_log", kRequestLogVersion},
+                      {"unix_ms", request.unix_ms},
+                      {"id", request.id},
+                      {"route", request.chat ? "/v1/chat/completions" : "/v1/completions"},
+                      {"fingerprint", request.fingerprint},
+                      {"request", BodyToAskAgain(request)},
+                      {"prompt_token_ids", request.prompt},
+                      {"answers", OrderedJson::array()}};
+  for (const LoggedRequest::Answer& answer : request.answers) {
+    line["answers"].push_back(
+        {{"token_ids", answer.tokens}, {"finish_reason", answer.finish_reason}});
+  }
+  return line.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+Result<std::unique_ptr<RequestLog>> RequestLog::Open(const std::string& path,
+                                                     std::function<void(const Status&)> failed) {
+  constexpr mode_t kOwnerOnly = 0600;
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kOwnerOnly);
+  struct stat file = {};
+  if (fd < 0 || fstat(fd, &file) != 0) {
+    const int error = errno;
+    if (fd >= 0) close(fd);
+    return InvalidArgument(fmt::format("{}: {}", path, std::strerror(error)));
+  }
+  return std::unique_ptr<RequestLog>(
+      new RequestLog(fd, static_cast<size_t>(file.st_size), std::move(failed)));
+}
+
+RequestLog::~RequestLog() { close(fd_); }
+
+void RequestLog::Write(const LoggedRequest& request) {
+  const std::string line = EncodeLoggedRequest(request) + '\n';
+  const MutexLock lock(mutex_);
+  if (ended_) return;
+  Status status;
+  if (bytes_ + line.size() > kRequestLogBytesMax) {
+    status = ResourceExhausted(
+        fmt::format("the file has {} bytes, the limit is {}", bytes_, kRequestLogBytesMax));
+  } else if (write(fd_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+    status = Unavailable(std::strerror(errno));
+  }
+  bytes_ += line.size();
+  if (status.ok()) return;
+  ended_ = true;
+  failed_(status);
+}
+
+}  // namespace millrace::serve
