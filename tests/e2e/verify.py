@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""A request log that one process wrote, asked again of servers that compute in other ways: with one
+thread, small steps and no prefix cache, and as a pipeline of two workers of which one is killed
+meanwhile. Every request must have the same tokens; a log with one changed token must be found out.
+
+Usage: verify.py PROGRAM MODEL [unittest arguments]
+"""
+import concurrent.futures
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+from cluster_processes import Server
+from joined_cluster import JoinedCluster
+
+PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+LIMIT_S = 300
+SCHEMA = {"type": "object", "required": ["zip", "ok"], "additionalProperties": False,
+          "properties": {"zip": {"type": "string", "maxLength": 5}, "ok": {"type": "boolean"}}}
+PIPELINE = """format: 1
+model: demo
+layers: 4
+stages:
+  - {stage: 0, nodes: [a, c], layers: [0, 2]}
+  - {stage: 1, nodes: [b], layers: [2, 4]}
+edges:
+  - {from: coordinator, to: 0, flow: 1 tokens/s}
+  - {from: 0, to: 1, flow: 1 tokens/s}
+  - {from: 1, to: coordinator, flow: 1 tokens/s}
+"""
+
+
+def requests():
+    """Path and body: every kind of answer, most without a seed."""
+    chat, text = "/v1/chat/completions", "/v1/completions"
+    for i in range(30):
+        yield text, {"prompt": f"In the year {i}", "max_tokens": 24, "temperature": 1, "n": 1 + i % 3}
+        yield chat, {"messages": [{"role": "user", "content": f"Say {i}"}], "max_tokens": 24,
+                     "stream": i % 2 == 0, "temperature": 0.8}
+    yield text, {"prompt": ["the same", "the same"], "max_tokens": 12, "temperature": 1}
+    yield text, {"prompt": "And", "max_tokens": 16, "use_beam_search": True, "n": 2, "best_of": 4}
+    yield text, {"prompt": "And", "max_tokens": 16, "n": 2, "best_of": 5, "stop": [" the"]}
+    yield text, {"prompt": "And", "max_tokens": 16, "bad_words": ["the", "he"], "logprobs": 2}
+    yield chat, {"messages": [{"role": "user", "content": "x"}], "max_tokens": 64,
+                 "response_format": {"type": "json_schema",
+                                     "json_schema": {"name": "t", "schema": SCHEMA}}}
+    yield "/v1/messages", {"model": "demo", "max_tokens": 16,
+                           "messages": [{"role": "user", "content": "hi"}]}
+    yield "/v1/responses", {"model": "demo", "max_output_tokens": 16, "input": "hi"}
+
+
+class Verify(JoinedCluster):
+    PROGRAM, MODEL = PROGRAM, MODEL
+
+    @classmethod
+    def setUpClass(cls):
+        cls.kept = tempfile.TemporaryDirectory()
+        cls.log = pathlib.Path(cls.kept.name) / "requests.jsonl"
+        server = Server(PROGRAM, "serve", MODEL, "--request-log", str(cls.log))
+        server.wait_until_ready()
+        with concurrent.futures.ThreadPoolExecutor(8) as many:
+            statuses = [status for status, _ in many.map(lambda r: server.post(*r), requests())]
+        server.stop()
+        assert set(statuses) == {200}, statuses
+        cls.lines = len(statuses) + 1  # one body has two prompts
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.kept.cleanup()
+
+    def verify(self, log, *words):
+        return subprocess.run([PROGRAM, "verify", str(log), "--base-url", self.url, *words],
+                              capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+    def test_a_server_that_computes_in_other_steps(self):
+        self.server = Server(PROGRAM, "serve", MODEL, "--threads", "1", "--max-num-seqs", "5",
+                             "--max-num-batched-tokens", "64", "--no-enable-prefix-caching")
+        self.addCleanup(self.server.close)
+        self.server.wait_until_ready()
+        self.url = f"http://127.0.0.1:{self.server.port}"
+        done = self.verify(self.log)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, rf"^{self.lines} of {self.lines} requests have the same bits")
+
+        lines = self.log.read_text().splitlines()
+        changed = json.loads(lines[4])
+        changed["answers"][0]["token_ids"][3] += 1
+        lines[4] = json.dumps(changed)
+        other = self.folder / "changed.jsonl"
+        other.write_text("\n".join(lines) + "\n")
+        done = self.verify(other, "--json")
+        self.assertEqual(done.returncode, 1)
+        found = json.loads(done.stdout)
+        self.assertEqual((found["same"], found["different"]), (self.lines - 1, 1))
+        self.assertIn(f"line 5, {changed['id']}: ", found["shown"][0])
+        self.assertIn("position 3: was token", found["shown"][0])
+
+    def test_a_pipeline_that_loses_a_worker(self):
+        plan = self.folder / "plan.yaml"
+        plan.write_text(PIPELINE)
+        self.serve("--plan", plan)
+        workers = {name: self.join(name) for name in "abc"}
+        self.server.wait_until_ready()
+        killed = []
+
+        def kill_one():
+            time.sleep(0.4)
+            workers["a"].kill()
+            killed.append(self.join("a"))
+
+        killer = threading.Thread(target=kill_one)
+        killer.start()
+        done = self.verify(self.log, "--concurrency", "4")
+        killer.join()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, rf"^{self.lines} of {self.lines} requests have the same bits")
+        self.assertEqual(len(killed), 1)
+
+    def test_the_log_is_private_and_a_bad_place_is_an_error(self):
+        self.assertEqual(self.log.stat().st_mode & 0o077, 0)
+        done = subprocess.run([PROGRAM, "serve", MODEL, "--request-log", "/nowhere/log"],
+                              capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--request-log: /nowhere/log: No such file or directory", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[1:]])
