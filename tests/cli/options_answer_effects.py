@@ -1,6 +1,7 @@
 """How the effects of options on answers are seen, for options_table.py: their form, streams, and what
 of them is stored. options_effects.py has the others."""
 import contextlib
+import json
 import pathlib
 
 from options_effects import check, same
@@ -41,6 +42,20 @@ def pings(server, _):
     _, _, text = server.request("POST", "/v1/completions",
                                 {"prompt": [7] * 400, "max_tokens": 4, "stream": True})
     check("\n: ping\n" in "\n" + text, text[:200])
+
+
+def request_log(server, value):
+    answer = server.complete(temperature=1)
+    line = json.loads(pathlib.Path(value).read_text().splitlines()[-1])
+    same((line["id"], line["answers"][0]["finish_reason"]), (answer["id"], "length"))
+    same(server.json(line["route"], line["request"])["choices"][0]["token_ids"],
+         line["answers"][0]["token_ids"])
+
+
+def own_template(server, _):
+    asked = {"messages": [{"role": "user", "content": "sea"}],
+             "chat_template": "<<{{ messages[0].content }}>>"}
+    same(server.json("/apply-template", asked)["prompt"], "<<sea>>")
 
 
 def object_store(server, value):

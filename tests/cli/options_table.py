@@ -133,6 +133,8 @@ def sizes(kind, at):
         "--store": Row(at.folder / "objects", answers.object_store),
         "--store-bytes": Row("2MiB", answers.object_store_limit),
         "--ping-interval": Row("0.001", answers.pings),
+        "--request-log": Row(at.folder / "requests.jsonl", answers.request_log),
+        "--trust-request-chat-template": Row((), answers.own_template),
     }
     if kind == "serve --cluster":
         rows["--pipeline-parallel-size"] = Row("2", effects.stages)
