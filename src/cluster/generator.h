@@ -59,6 +59,8 @@ class Generator {
   // Any thread. kInvalidArgument: can never fit; states the numbers. kResourceExhausted: the
   // waiting queue is full. kUnavailable: draining. The sink may be called before Submit returns.
   virtual Result<RequestId> Submit(GenerationRequest request, OutputSink sink) = 0;
+  // Any thread. The seed of the request if its parameters have none.
+  virtual uint64_t DrawnSeed(RequestId id) const = 0;
   // Any thread, at any time, any number of times; ended requests are ignored. With `index` only
   // that sequence ends. The sink gets kAbort for every sequence that had not finished.
   virtual void Abort(RequestId request, std::optional<int> index = {}) = 0;

@@ -186,6 +186,15 @@ PrefixMatch KvCache::Match(PrefixChain& chain, const TokenView& tokens, int toke
   return match;
 }
 
+int KvCache::CachedTokens(std::span<const TokenId> prompt, std::string_view salt,
+                          PrefixChain& names) {
+  if (!prefix_caching()) return 0;
+  if (!IsCurrent(names)) names = NewChain(salt);
+  const PrefixMatch match =
+      Match(names, {.prompt = prompt, .output = {}}, static_cast<int>(prompt.size()) - 1);
+  return match.blocks * block_size();
+}
+
 void KvCache::TakeMatch(PrefixChain& chain, BlockTable& table) {
   MR_CHECK(table.empty()) << "a prefix is taken into an empty table";
   for (size_t i = 0; i < match_.size(); ++i) {

@@ -114,6 +114,9 @@ class KvCache {
   bool IsCurrent(const PrefixChain& chain) const { return chain.epoch == epoch_; }
   // The longest indexed prefix of at most `tokens_max` tokens, in full blocks.
   PrefixMatch Match(PrefixChain& chain, const TokenView& tokens, int tokens_max);
+  // How many leading tokens of a prompt are indexed, in whole blocks and without its last token,
+  // which is always computed. `names` keeps the names of its blocks between calls.
+  int CachedTokens(std::span<const TokenId> prompt, std::string_view salt, PrefixChain& names);
   // Puts the blocks of the last Match into an empty table. Call it before allocating anything.
   void TakeMatch(PrefixChain& chain, BlockTable& table);
   // Indexes the table's blocks that are full up to `computed` tokens. A prefix that is already

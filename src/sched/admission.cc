@@ -1,7 +1,6 @@
 // Which requests may start. In order and without overtaking: the first that cannot start ends the
 // search. docs/decisions/0003-admission.md proves that the first in order always finishes.
 #include <algorithm>
-#include <utility>
 
 #include "base/check.h"
 #include "sched/preemption_cost.h"
@@ -18,7 +17,7 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
   while (room.tokens > 0 && room.sequences > 0) {
     if (started >= share && tokens - room.tokens >= share_tokens) return;
     if (room.tokens_in_all - room.tokens >= full) return;
-    Request* next = NextWaiting();
+    Request* next = order_.Next();
     if (next == nullptr) return;
     Request& r = *next;
     r.verdict = Consider(r);
@@ -28,7 +27,7 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
       return;
     }
     accounting_.Settle(r, now);
-    TakeTurn(r);
+    order_.Starts(r);
     r.state == RequestState::kSwapped ? SwapIn(r) : StartFresh(r);
     if (r.import.awaited && StartPulling(r)) {
       r.import.since = now;
@@ -47,25 +46,6 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
     builder_.Emit(r, room);
     ++started;
   }
-}
-
-// The first in order that is not paused. Null: there is none.
-Request* SchedulerImpl::NextWaiting() const {
-  const RequestTable::Queue& waiting = requests_.waiting();
-  const auto from = [&](RequestTable::Queue::const_iterator place) {
-    while (place != waiting.end() && place->second->paused) ++place;
-    return place == waiting.end() ? nullptr : place->second;
-  };
-  Request* first = from(waiting.begin());
-  if (first == nullptr || !first->queued) return first;
-  const std::optional<int64_t> rank = order_->NextRank();
-  Request* next = from(waiting.lower_bound(OrderKey{*rank, Time{}, 0}));
-  return next != nullptr && next->key.rank == *rank ? next : first;
-}
-
-void SchedulerImpl::TakeTurn(Request& request) {
-  if (!std::exchange(request.queued, false)) return;
-  requests_.Reorder(request, order_->Start(request.client, next_number_++));
 }
 
 Verdict SchedulerImpl::Consider(Request& request) {
@@ -141,7 +121,7 @@ void SchedulerImpl::StartFresh(Request& request) {
     stats_.prefix_hit_tokens += s.computed;
     if (!request.times.first_scheduled) request.cached_prompt_tokens = s.computed;
   }
-  if (!request.was_admitted) order_->Charge(request.client, target - s.computed, 0);
+  if (!request.was_admitted) order_.Charge(request, target - s.computed, 0);
   s.output.reserve(std::min(request.output_limit, kOutputReserveMax));
   reservations_.Take(request);
   MR_CHECK(kv_.Grow(s.table, target)) << "admission counted wrong for request " << request.spec.id;
@@ -157,16 +137,6 @@ void SchedulerImpl::SwapIn(Request& request) {
   builder_.SwapIn(moves_);
   // The step that ended the prompt may have been in flight when it was swapped out.
   forks_.MaybeStart(request);
-}
-
-int SchedulerImpl::CachedTokens(std::span<const TokenId> prompt, std::string_view salt,
-                                kv::PrefixChain& names) {
-  if (!kv_.prefix_caching()) return 0;
-  if (!kv_.IsCurrent(names)) names = kv_.NewChain(salt);
-  // The last token of a prompt is always computed.
-  const kv::PrefixMatch match =
-      kv_.Match(names, {.prompt = prompt, .output = {}}, static_cast<int>(prompt.size()) - 1);
-  return match.blocks * kv_.block_size();
 }
 
 }  // namespace millrace::sched

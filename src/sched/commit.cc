@@ -83,7 +83,7 @@ void SchedulerImpl::Apply(const StepLedger::Step& step, const StepLedger::Entry&
   if (entry.incarnation == s.incarnation) AdvanceComputed(entry);
   if (r.state == RequestState::kRunning) forks_.MaybeStart(r);
   if (!entry.samples) return;
-  if (r.beams) return OfferBeam(s, *result, entry.incarnation == s.incarnation, now, outputs);
+  if (r.beams) return TakeBeam(s, *result, entry.incarnation == s.incarnation, now, outputs);
   TakeOutput(s, *result, now, outputs);
 }
 
@@ -110,16 +110,21 @@ void SchedulerImpl::IndexPrefixes(Sequence& sequence) {
   kv_.Index(sequence.chain, r.TokensOf(sequence), sequence.table, sequence.computed);
 }
 
+// The token after so many comes now.
+void SchedulerImpl::NoteOutput(Request& request, int tokens, Time now) {
+  if (!request.times.first_token) {
+    request.times.first_token = now;
+    stats_.prompt_tokens += request.prompt_tokens;
+  }
+  request.account.Token(now - request.times.last_token.value_or(now), tokens);
+  request.times.last_token = now;
+}
+
 // A vector ends its request. For the times it counts as the first token.
 void SchedulerImpl::TakeOutput(Sequence& sequence, const SequenceResult& result, Time now,
                                std::vector<RequestOutput>& outputs) {
   Request& r = *sequence.request;
-  if (!r.times.first_token) {
-    r.times.first_token = now;
-    stats_.prompt_tokens += r.prompt_tokens;
-  }
-  r.account.Token(now - r.times.last_token.value_or(now), static_cast<int>(sequence.output.size()));
-  r.times.last_token = now;
+  NoteOutput(r, static_cast<int>(sequence.output.size()), now);
   RequestOutput& output = AppendOutput(sequence, outputs);
   if (r.pools) {
     output.pooled = result.pooled;
@@ -130,7 +135,7 @@ void SchedulerImpl::TakeOutput(Sequence& sequence, const SequenceResult& result,
   const bool first = sequence.output.empty();
   sequence.output.push_back(token);
   ++stats_.generation_tokens;
-  order_->Charge(r.client, 0, 1);
+  order_.Charge(r, 0, 1);
   output.tokens.push_back(token);
   if (result.logprobs) output.logprobs.push_back(*result.logprobs);
   if (first) output.prompt_logprobs = r.prompt_logprobs;
@@ -148,6 +153,24 @@ void SchedulerImpl::TakeOutput(Sequence& sequence, const SequenceResult& result,
     }
   }
   End(sequence, reason, output);
+}
+
+// `kept`: the KV of the step still exists. Nothing is delivered before the search ends.
+void SchedulerImpl::TakeBeam(Sequence& sequence, const SequenceResult& result, bool kept, Time now,
+                             std::vector<RequestOutput>& outputs) {
+  Request& r = *sequence.request;
+  if (!result.logprobs || result.logprobs->top.empty()) {
+    return Fail(sequence, Internal("the stage returned no candidates for a beam"), outputs);
+  }
+  const auto tokens = static_cast<int>(sequence.output.size());
+  ++stats_.generation_tokens;
+  order_.Charge(r, 0, 1);
+  if (!beams_.Offer(sequence, *result.logprobs, kept)) return;
+  NoteOutput(r, tokens, now);
+  for (Sequence* without : beams_.Advance(r)) Discard(*without);
+  if (!beams_.ended()) return;
+  for (RequestOutput& output : beams_.TakeOutputs()) outputs.push_back(std::move(output));
+  End(*std::ranges::find_if(r.sequences, &Sequence::live), *outputs.back().finish, outputs.back());
 }
 
 // While the prompt is shared, its failure ends all sequences: the others would compute the same. A

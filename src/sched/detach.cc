@@ -76,7 +76,7 @@ void SchedulerImpl::Leave(Request& request) {
   for (Sequence& s : request.sequences) {
     if (s.live()) IndexPrefixes(s);
   }
-  LeaveOrder(request);
+  order_.Leaves(request);
   requests_.Finish(request);
   request.sharing_prompt = false;
   request.detached = true;

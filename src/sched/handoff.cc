@@ -99,7 +99,7 @@ void SchedulerImpl::DropUnsentSwaps() {
   if (!pulls_.AnyWaitsFor(unsent)) return;
   for (const auto& [key, r] : requests_.waiting()) {
     if (r->state != RequestState::kSwapped || r->swapped_out_by != unsent) continue;
-    DropKv(*r);
+    DropKv(kv_, *r);
     r->state = RequestState::kPreempted;
   }
   builder_.DropSwapsOut();

@@ -8,15 +8,6 @@
 
 namespace millrace::sched {
 
-RequestOutput& SchedulerImpl::AppendOutput(const Sequence& sequence,
-                                           std::vector<RequestOutput>& outputs) const {
-  RequestOutput& output = outputs.emplace_back();
-  output.request = sequence.request->spec.id;
-  output.index = sequence.index;
-  output.cached_prompt_tokens = sequence.request->cached_prompt_tokens;
-  return output;
-}
-
 void SchedulerImpl::Abort(RequestId id, std::optional<int> index, Time now,
                           std::vector<RequestOutput>& outputs) {
   Request* r = requests_.Find(id);
@@ -70,15 +61,10 @@ void SchedulerImpl::Discard(Sequence& sequence) {
 }
 
 void SchedulerImpl::Retire(Request& request) {
-  LeaveOrder(request);
+  order_.Leaves(request);
   requests_.Finish(request);
   forks_.UpdatePromise(request);
   if (request.in_flight == 0) Reap(request);
-}
-
-void SchedulerImpl::LeaveOrder(Request& request) {
-  if (std::exchange(request.queued, false)) order_->Drop(request.client);
-  order_->Leave(request.client);
 }
 
 // A reservation ends only here, because a step in flight may still use its blocks.

@@ -15,6 +15,7 @@ class FairPolicy : public OrderPolicy {
     if (request.times || !request.resumed.empty()) return Start(client, number);
     return {kStartedRank + 1 + client, arrived, number};
   }
+  bool reorders() const override { return true; }
   OrderKey Start(int client, uint64_t number) override {
     shares_.Dequeued(client);
     return {kStartedRank, Time{}, number};

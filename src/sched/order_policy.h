@@ -29,6 +29,7 @@ class OrderPolicy {
   virtual OrderKey Join(const NewRequest& request, Time arrived, uint64_t number, int& client) = 0;
 
   // The rest is for policies whose order changes while requests wait. The others do nothing.
+  virtual bool reorders() const { return false; }
   // All requests that have started are of this rank.
   static constexpr int64_t kStartedRank = 0;
   // The rank whose first request should start next, if none is of kStartedRank. nullopt: the order

@@ -65,7 +65,7 @@ void SchedulerImpl::Preempt(Request& victim, const Request& beneficiary, int blo
     SwapOut(victim);
     ++stats_.preemptions_swap;
   } else {
-    DropKv(victim);
+    DropKv(kv_, victim);
     ++stats_.preemptions_recompute;
   }
   const bool swapped = record.chosen == PreemptionMode::kSwap;
@@ -76,21 +76,6 @@ void SchedulerImpl::Preempt(Request& victim, const Request& beneficiary, int blo
   ++victim.preemptions;
   if (preemptions_.size() == kPreemptionRecordsMax) preemptions_.erase(preemptions_.begin());
   preemptions_.push_back(record);
-}
-
-// The token of a step in flight still counts; only its KV does not.
-void SchedulerImpl::DropKv(Request& victim) {
-  for (Sequence& s : victim.sequences) {
-    if (!s.started || !s.live()) continue;
-    FreeBlocks(kv_, s);
-    s.started = false;
-    s.offered = false;
-    s.computed = 0;
-    s.lacking_until = 0;
-    s.sent_blocks = 0;
-    s.chain.indexed = 0;
-    ++s.incarnation;
-  }
 }
 
 // A step in flight writes its KV before the swap-out of a later step reads it, so its tokens count

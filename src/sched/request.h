@@ -176,10 +176,34 @@ struct alignas(64) Request {
   }
 };
 
+// An empty output of the sequence, at the end of `outputs`.
+inline RequestOutput& AppendOutput(const Sequence& sequence, std::vector<RequestOutput>& outputs) {
+  RequestOutput& output = outputs.emplace_back();
+  output.request = sequence.request->spec.id;
+  output.index = sequence.index;
+  output.cached_prompt_tokens = sequence.request->cached_prompt_tokens;
+  return output;
+}
+
 // Its blocks are free as soon as the step that holds it has ended.
 inline void FreeBlocks(kv::KvCache& kv, Sequence& sequence) {
   kv.Free(sequence.table, sequence.in_flight);
   kv.FreeHost(sequence.host_table);
+}
+
+// All of its KV. The token of a step in flight still counts; only its KV does not.
+inline void DropKv(kv::KvCache& kv, Request& victim) {
+  for (Sequence& s : victim.sequences) {
+    if (!s.started || !s.live()) continue;
+    FreeBlocks(kv, s);
+    s.started = false;
+    s.offered = false;
+    s.computed = 0;
+    s.lacking_until = 0;
+    s.sent_blocks = 0;
+    s.chain.indexed = 0;
+    ++s.incarnation;
+  }
 }
 
 }  // namespace millrace::sched

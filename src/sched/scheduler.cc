@@ -93,7 +93,7 @@ SchedulerImpl::SchedulerImpl(const SchedulerOptions& options)
            .prefix_caching = options.prefix_caching,
            .identity = options.cache_identity,
            .hashes_collide = options.hashes_collide}),
-      order_(MakeOrderPolicy(options.policy)),
+      order_(options.policy, requests_),
       forks_(kv_),
       reservations_(options),
       pulls_(kv_.device(), options.block_size),
@@ -124,8 +124,7 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
   Request& r = *owned;
   r.spec = std::move(spec);
   r.times = r.spec.times.value_or(RequestTimes{.arrived = now});
-  r.key = order_->Join(r.spec, r.times.arrived, next_number_++, r.client);
-  r.queued = options_.policy == SchedulingPolicy::kFair && r.key.rank != OrderPolicy::kStartedRank;
+  order_.Join(r);
   r.prompt_tokens = static_cast<int>(r.spec.prompt->size());
   r.needs_whole_prompt = NeedsWholePrompt(r.spec);
   r.pools = r.spec.params->pools();

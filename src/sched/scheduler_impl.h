@@ -1,12 +1,12 @@
 // The scheduler: what it decides, over parts that own their state. request_table.h has the
 // requests, step_ledger.h the steps in flight, step_room.h what the next step may have,
-// step_builder.h the plan being built, prompt_forks.h the KV that the sequences of a prompt share,
+// step_builder.h the plan being built, waiting_order.h who is next, prompt_forks.h and
+// beam_sequences.h the KV that the sequences of a prompt share,
 // reservations.h what is promised, kv_transfers.h what is pulled or held. The methods by file:
 //   scheduler.cc  options, Add                schedule.cc   the next step from what runs
 //   mix_*.cc      composition of a step
 //   admission.cc  which requests may start    preemption.cc which are preempted
 //   commit.cc     applies a step's result     lifecycle.cc  finish, abort, retire
-//   beams.cc      the sequences of a beam search, after each step
 //   handoff.cc    KV that is imported from another stage
 //   detach.cc     requests that leave to continue elsewhere
 //   inspect.cc    read-only views
@@ -21,10 +21,9 @@
 
 #include "kv/kv_cache.h"
 #include "sched/accounting.h"
-#include "sched/beam_search.h"
+#include "sched/beam_sequences.h"
 #include "sched/inspection.h"
 #include "sched/kv_transfers.h"
-#include "sched/order_policy.h"
 #include "sched/prompt_forks.h"
 #include "sched/request.h"
 #include "sched/request_table.h"
@@ -32,6 +31,7 @@
 #include "sched/scheduler.h"
 #include "sched/step_builder.h"
 #include "sched/step_ledger.h"
+#include "sched/waiting_order.h"
 
 namespace millrace::sched {
 
@@ -74,7 +74,9 @@ class SchedulerImpl : public Scheduler {
                                         std::optional<Duration> hold_kv) override;
   std::vector<DetachedRequest> DetachAll(Time now) override;
   int CachedTokens(std::span<const TokenId> prompt, std::string_view salt,
-                   kv::PrefixChain& names) override;
+                   kv::PrefixChain& names) override {
+    return kv_.CachedTokens(prompt, salt, names);
+  }
   int LimitBlocks(int limit) override {
     const kv::BlockPool& pool = kv_.device();
     return kv_.SetLimit(
@@ -103,8 +105,6 @@ class SchedulerImpl : public Scheduler {
 
   // admission.cc
   void AdmitWaiting(StepRoom& room, Time now);
-  Request* NextWaiting() const;
-  void TakeTurn(Request& request);
   Verdict Consider(Request& request);
   Verdict ConsiderFresh(Request& request);
   Verdict ConsiderSwapped(Request& request);
@@ -116,7 +116,6 @@ class SchedulerImpl : public Scheduler {
   Grant Obtain(Request& request, int blocks, StepRoom& room);
   bool GrowReservation(Request& request, int blocks, StepRoom& room);
   void Preempt(Request& victim, const Request& beneficiary, int blocks_needed, Time now);
-  void DropKv(Request& victim);
   void SwapOut(Request& victim);
 
   // commit.cc
@@ -124,25 +123,18 @@ class SchedulerImpl : public Scheduler {
              const SequenceResult* result, Time now, std::vector<RequestOutput>& outputs);
   void AdvanceComputed(const StepLedger::Entry& entry);
   void IndexPrefixes(Sequence& sequence);
+  void NoteOutput(Request& request, int tokens, Time now);
   void TakeOutput(Sequence& sequence, const SequenceResult& result, Time now,
                   std::vector<RequestOutput>& outputs);
+  void TakeBeam(Sequence& sequence, const SequenceResult& result, bool kept, Time now,
+                std::vector<RequestOutput>& outputs);
   void Fail(Sequence& sequence, const Status& error, std::vector<RequestOutput>& outputs);
 
-  // beams.cc
-  void OfferBeam(Sequence& sequence, const SequenceResult& result, bool kept, Time now,
-                 std::vector<RequestOutput>& outputs);
-  void AdvanceBeams(Request& request, std::vector<RequestOutput>& outputs);
-  void ForkBeam(const Sequence& parent, Sequence& child);
-  void DeliverBeams(Request& request, std::vector<RequestOutput>& outputs);
-
   // lifecycle.cc
-  // Appends an empty output for `sequence`.
-  RequestOutput& AppendOutput(const Sequence& sequence, std::vector<RequestOutput>& outputs) const;
   void End(Sequence& sequence, FinishReason reason, RequestOutput& output);
   void Discard(Sequence& sequence);
   void LeaveOthers(Sequence& sequence);
   void Retire(Request& request);
-  void LeaveOrder(Request& request);
   void Reap(Request& request);
 
   // handoff.cc
@@ -162,7 +154,6 @@ class SchedulerImpl : public Scheduler {
   SchedulerOptions options_;
   StepLimits limits_;
   kv::KvCache kv_;
-  std::unique_ptr<OrderPolicy> order_;
   PromptForks forks_;
   Reservations reservations_;
   IncomingPulls pulls_;
@@ -170,8 +161,10 @@ class SchedulerImpl : public Scheduler {
   int watermark_blocks_ = 0;
 
   RequestTable requests_;
+  WaitingOrder order_;
   StepLedger ledger_;
   StepBuilder builder_;
+  BeamSequences beams_{kv_, builder_, next_sequence_};
   Accounting accounting_{requests_, ledger_};
   bool lacks_blocks_ = false;  // a request was left out of the last Schedule
   // For StepMix::kPrefillFirst.
@@ -182,7 +175,6 @@ class SchedulerImpl : public Scheduler {
 
   std::vector<PreemptionRecord> preemptions_;
   SchedulerStats stats_;
-  uint64_t next_number_ = 1;
   uint64_t next_sequence_ = 1;
   Time last_moved_;  // when a step was last built or applied, or work was added to an idle
                      // scheduler

@@ -31,7 +31,7 @@ SUB_LEVELS = {
     "apps": {
         "cli": 0, "supervise": 0,
         "common": 1, "bench": 1,
-        "plan": 2, "hub": 2,
+        "plan": 2, "hub": 2, "verify": 2,
         "cluster": 3, "simulate": 3,
         "profile": 4, "autopilot": 4, "drill": 4, "fleet": 4,
         "commands": 5,

@@ -92,6 +92,7 @@ class TimedGenerator final : public cluster::Generator {
   TimedGenerator(cluster::Generator& inner, std::atomic<int>& requests, const Clock& clock)
       : inner_(inner), requests_(requests), clock_(clock) {}
 
+  uint64_t DrawnSeed(RequestId id) const override { return inner_.DrawnSeed(id); }
   Result<RequestId> Submit(cluster::GenerationRequest request, cluster::OutputSink sink) override {
     const auto stream = static_cast<size_t>(request.prompt.front());
     const Time begin = clock_.Now();

@@ -100,7 +100,7 @@ Result<RequestId> ControllerHost::Submit(GenerationRequest request, OutputSink s
     added.id = RequestId(next_request_++);
   }
   const RequestId id = added.id;
-  added.seed = request.params.seed.value_or(HashCounter(options_.seed, id.value()));
+  added.seed = request.params.seed.value_or(DrawnSeed(id));
   added.prompt = std::make_shared<const std::vector<TokenId>>(std::move(request.prompt));
   added.params = std::make_shared<const SamplingParams>(std::move(request.params));
   added.priority = request.priority;

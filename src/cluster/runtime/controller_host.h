@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/rng.h"
 #include "cluster/control/controller_core.h"
 #include "cluster/generator.h"
 
@@ -69,6 +70,7 @@ class ControllerHost : public Generator {
   void ConnectionLost(ConnectionId connection, const Status& reason);
 
   Result<RequestId> Submit(GenerationRequest request, OutputSink sink) override;
+  uint64_t DrawnSeed(RequestId id) const override { return HashCounter(options_.seed, id.value()); }
   void Abort(RequestId request, std::optional<int> index = {}) override;
   GeneratorStats Stats() const override;
   std::optional<sched::RequestInfo> Inspect(RequestId request) const override;

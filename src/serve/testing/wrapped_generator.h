@@ -16,6 +16,7 @@ class WrappedGenerator : public cluster::Generator {
   Result<RequestId> Submit(cluster::GenerationRequest request, cluster::OutputSink sink) override {
     return inner->Submit(std::move(request), std::move(sink));
   }
+  uint64_t DrawnSeed(RequestId id) const override { return inner->DrawnSeed(id); }
   void Abort(RequestId request, std::optional<int> index) override { inner->Abort(request, index); }
   cluster::GeneratorStats Stats() const override { return inner->Stats(); }
   std::optional<sched::RequestInfo> Inspect(RequestId request) const override {
