@@ -103,8 +103,8 @@ std::unique_ptr<Command> MakeVerifyCommand() {
   AddGeneralOptions(*command);
   command->log_level = "warning";
   command->validate = [flags] {
-    return flags->log.empty() ? InvalidArgument("give a LOG: the file of --request-log")
-                              : OkStatus();
+    if (flags->log.empty()) return InvalidArgument("give a LOG: the file of --request-log");
+    return net::ParseUrl(flags->base_url).status().WithContext("--base-url");
   };
   command->run = [flags] { return RunVerify(*flags); };
   return command;
