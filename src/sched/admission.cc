@@ -20,6 +20,7 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
     Request* next = order_.Next();
     if (next == nullptr) return;
     Request& r = *next;
+    if (r.pools && room.vectors == 0) return;
     r.verdict = Consider(r);
     if (r.verdict.reason != Verdict::Reason::kAdmitted) {
       room.refused = r.verdict.reason;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "sched/finish_rules.h"
+#include "sched/step_room.h"
 #include "sched/testing/harness.h"
 #include "sched/testing/small.h"
 
@@ -268,6 +269,31 @@ TEST(PromptLogprobs, AreComplete) {
 
 // A vector is the same on a warm cache, in chunks and after preemption. A mean does not read the
 // cache, because it needs every token's state; the last token's state needs only the last token.
+TEST(Vectors, AStepHasOnlySoManyOfThem) {
+  Harness h({.scheduler = {.block_size = 4,
+                           .num_blocks = 4096,
+                           .max_num_seqs = 4096,
+                           .max_num_batched_tokens = 4096,
+                           .max_model_len = 64},
+             .audit = false});
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 2 * kVectorsPerStepMax + 100; ++i) {
+    ids.push_back(h.MustAdd({1, 2}, {.pooling = Pooling::kLast}));
+  }
+  const RequestId text = h.MustAdd({1, 2}, {.max_tokens = 2});
+  std::vector<size_t> steps;
+  while (const StepPlan* plan = h.Schedule()) {
+    steps.push_back(plan->sequences.size());
+    h.Commit();
+  }
+  ASSERT_GE(steps.size(), 3u);
+  EXPECT_EQ(steps[0], static_cast<size_t>(kVectorsPerStepMax));
+  EXPECT_EQ(steps[1], static_cast<size_t>(kVectorsPerStepMax));
+  EXPECT_EQ(steps[2], 101u) << "the rest, and the text";
+  for (const RequestId id : ids) EXPECT_FALSE(h.outcome(id).pooled.empty());
+  EXPECT_EQ(h.outcome(text).tokens.size(), 2u);
+}
+
 TEST(Vectors, AreTheSameHoweverThePromptIsComputed) {
   for (const Pooling pooling : {Pooling::kLast, Pooling::kMean}) {
     for (int variant = 0; variant < 4; ++variant) {

@@ -13,6 +13,7 @@ StepBuilder::StepBuilder(kv::KvCache& kv, StepLedger& ledger, IncomingPulls& pul
 
 bool StepBuilder::Choose(Request& request, const StepRoom& room) {
   shares_.clear();
+  if (request.pools && room.vectors == 0) return false;
   int tokens_left = room.tokens;
   for (Sequence& s : request.sequences) {
     if (tokens_left == 0 || std::ssize(shares_) == room.sequences) break;
@@ -84,6 +85,7 @@ void StepBuilder::Emit(Request& request, StepRoom& room) {
     if (share.num_tokens > 1) load.AddPrompt(request.spec.id, share.num_tokens);
     room.tokens -= share.num_tokens;
     --room.sequences;
+    room.vectors -= request.pools;
   }
 }
 

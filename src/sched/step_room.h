@@ -12,6 +12,9 @@
 
 namespace millrace::sched {
 
+// Vectors of one step: its result is one message, and each may have 16,384 numbers.
+inline constexpr int kVectorsPerStepMax = 512;
+
 // The remaining room of the step being built.
 struct StepRoom {
   std::optional<Verdict::Reason> refused;  // why the first waiting request could not start
@@ -19,6 +22,7 @@ struct StepRoom {
   int tokens = 0;
   int tokens_in_all = 0;  // with those that are taken
   int sequences = 0;
+  int vectors = kVectorsPerStepMax;  // of requests for one
   // Ready decodes after the current request; counted when needed.
   std::optional<int> decodes_behind;
   bool blocked = false;    // an earlier request waits for blocks: later ones must not take any
