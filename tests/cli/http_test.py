@@ -281,6 +281,45 @@ class Keys(unittest.TestCase):
             self.assertEqual(server.call("GET", "/v1/models", headers=headers).status, 200, headers)
 
 
+class FairShares(unittest.TestCase):
+    """One place, 24 requests of one key, then one of another: it is served among the first that are
+    left with --scheduling-policy fair, and after all of them without."""
+
+    def place_of_the_late_one(self, *flags):
+        server = Server("--api-key", "many", "--api-key", "few", "--max-num-seqs", "1", *flags)
+        self.addCleanup(server.stop)
+        ended, threads = [], []
+
+        def ask(key):
+            answer = server.call("POST", "/v1/completions",
+                                 {"prompt": "Once", "max_tokens": 120, "ignore_eos": True},
+                                 {"Authorization": f"Bearer {key}"})
+            ended.append((key, answer.status))
+
+        def waiting():
+            text = server.call("GET", "/metrics", headers={"Authorization": "Bearer many"}).text
+            return sum(float(value) for value in re.findall(
+                r"^vllm:num_requests_(?:waiting|running)\S* (\S+)$", text, re.M))
+
+        for key, count in (("many", 24), ("few", 1)):
+            for _ in range(count):
+                threads.append(threading.Thread(target=ask, args=(key,)))
+                threads[-1].start()
+            end = time.monotonic() + TIMEOUT_S
+            while waiting() + len(ended) < len(threads):
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.005)
+        before = len(ended)
+        for thread in threads:
+            thread.join()
+        self.assertEqual({status for _, status in ended}, {200})
+        return ended.index(("few", 200)) - before
+
+    def test_another_key_does_not_wait_for_all(self):
+        self.assertLessEqual(self.place_of_the_late_one("--scheduling-policy", "fair"), 3)
+        self.assertGreaterEqual(self.place_of_the_late_one(), 10)
+
+
 class Templates(unittest.TestCase):
     def test_a_template_that_nests_too_deep_is_an_error_of_its_file(self):
         folder = tempfile.TemporaryDirectory()
