@@ -281,6 +281,28 @@ class Keys(unittest.TestCase):
             self.assertEqual(server.call("GET", "/v1/models", headers=headers).status, 200, headers)
 
 
+class Documented(unittest.TestCase):
+    """Every request of docs/http-api.md to the port is answered with 200."""
+
+    def test_the_requests_of_the_page(self):
+        server = Server()
+        self.addCleanup(server.stop)
+        page = (ROOT / "docs" / "http-api.md").read_text()
+        blocks = re.findall(r"^```sh\n(.*?)^```", page, re.M | re.S)
+        commands = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()
+                    if line.startswith("curl http://127.0.0.1:8000")]
+        self.assertGreater(len(commands), 7)
+        for command in commands:
+            with self.subTest(command):
+                asked = command.replace(":8000", f":{server.port}")
+                asked = asked.replace("curl", "curl -sS -w '\\n%{http_code}'", 1)
+                done = subprocess.run(["bash", "-c", asked], text=True, capture_output=True,
+                                      timeout=TIMEOUT_S, check=False)
+                answer, _, status = done.stdout.rpartition("\n")
+                self.assertEqual(status, "200", answer + done.stderr)
+                json.loads(answer)
+
+
 class FairShares(unittest.TestCase):
     """One place, 24 requests of one key, then one of another: it is served among the first that are
     left with --scheduling-policy fair, and after all of them without."""
