@@ -45,7 +45,8 @@ setup: $(TEST_SETUP)
 $(SETUP): scripts/setup
 	@scripts/setup build
 	@mkdir -p build && touch $@
-$(TEST_SETUP): scripts/setup tests/e2e/package-lock.json
+$(TEST_SETUP): scripts/setup tests/e2e/package-lock.json tests/clients/requirements-light.txt \
+  tests/clients/constraints-light.txt
 	@scripts/setup test
 	@mkdir -p build && touch $@ $(SETUP)
 

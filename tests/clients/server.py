@@ -19,10 +19,10 @@ POST_LIMIT_S = 60
 class Server:
     """Serves from its construction until `stop`."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, model=MODEL):
         self.lines = []
         self.process = subprocess.Popen(
-            [BINARY, "serve", MODEL, "--host", "127.0.0.1", "--port", "0", "--served-model-name",
+            [BINARY, "serve", str(model), "--host", "127.0.0.1", "--port", "0", "--served-model-name",
              "demo", *flags], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.reader = threading.Thread(target=self.read, daemon=True)
         self.reader.start()
@@ -50,6 +50,15 @@ class Server:
                 self.give_up(f"exited with {self.process.returncode}")
             time.sleep(0.02)
         return self.give_up("does not serve")
+
+    def counters(self, key="none"):
+        """What /metrics counts: {name with its labels: value}."""
+        request = urllib.request.Request(f"{self.url}/metrics",
+                                         headers={"Authorization": f"Bearer {key}"})
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            lines = reply.read().decode().splitlines()
+        return {name: float(value) for name, _, value in (
+            line.rpartition(" ") for line in lines if line and not line.startswith("#"))}
 
     def is_ready(self):
         try:

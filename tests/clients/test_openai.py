@@ -170,12 +170,6 @@ class OpenAiTest(ClientTest):
             self.client.chat.completions.create(**{**PARAMS, "max_tokens": 4096})
         self.assertEqual(caught.exception.code, "context_length_exceeded")
 
-    def test_not_served(self):
-        with self.assertRaises(openai.NotFoundError):
-            self.client.embeddings.create(model="demo", input="sea")
-        with self.assertRaises(openai.NotFoundError):
-            self.client.responses.create(model="demo", input="sea")
-
 
 if __name__ == "__main__":
     unittest.main()
