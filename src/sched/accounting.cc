@@ -38,18 +38,21 @@ void Accounting::Joined(Request& request, Time now) const {
   QueueAhead& ahead = request.ahead;
   ahead.totals = queue_causes_.At(now);
   const auto place = waiting.find(request.key);
-  if (std::next(place) == waiting.end()) {
+  // Where shares decide, only those of its own client are known to be before it.
+  const auto first =
+      request.queued ? waiting.lower_bound({request.key.rank, Time{}, 0}) : waiting.begin();
+  if (!request.queued && std::next(place) == waiting.end()) {
     ahead.waiting = static_cast<int>(waiting.size()) - 1;
     ahead.prompt_tokens = requests_.waiting_prompt_tokens() - request.prompt_tokens;
   } else {  // by priority, or it arrived elsewhere
-    for (auto other = waiting.begin(); other != place; ++other) {
+    for (auto other = first; other != place; ++other) {
       ++ahead.waiting;
       ahead.prompt_tokens += other->second->prompt_tokens;
     }
   }
   ahead.running = static_cast<int>(requests_.running().size() + requests_.pulling().size());
   size_t named = 0;
-  for (auto other = waiting.begin(); other != place && named < kAccountIdsMax; ++other) {
+  for (auto other = first; other != place && named < kAccountIdsMax; ++other) {
     ahead.ids[named++] = other->second->spec.id;
   }
   for (const Request* other : requests_.running()) {

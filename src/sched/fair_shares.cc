@@ -21,12 +21,11 @@ FairShares::Slot FairShares::Arrives(const std::string& client) {
   Client& c = clients_[static_cast<size_t>(slot)];
   if (!is_new && c.requests == 0) --idle_;
   ++c.requests;
-  if (c.waiting++ == 0) {
-    --c.waiting;  // not one of those that wait
+  if (c.waiting == 0) {
     if (const auto first = First()) floor_ = std::max(floor_, served(*first));
-    ++c.waiting;
     c.served = std::max(c.served, floor_);
   }
+  ++c.waiting;
   return slot;
 }
 

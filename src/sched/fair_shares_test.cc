@@ -154,6 +154,29 @@ TEST(FairPolicy, OneClientIsServedInOrderOfArrival) {
   EXPECT_EQ(ended, added);
 }
 
+TEST(FairPolicy, SaysForWhatARequestWaits) {
+  Harness h({.scheduler = {.block_size = 4,
+                           .num_blocks = 64,
+                           .max_num_seqs = 1,
+                           .max_model_len = 64,
+                           .policy = SchedulingPolicy::kFair}});
+  const auto add = [&](std::string client) {
+    return h.MustAdd({1, 2, 3}, {.max_tokens = 5}, [&](NewRequest& r) { r.client = client; });
+  };
+  add("a");
+  h.Turn();
+  add("b");
+  const RequestId last = add("a");
+  EXPECT_EQ(h.scheduler().Inspect(last, h.now())->waits_for,
+            "its turn: of the clients of 2 waiting requests, the one that was served the fewest "
+            "tokens is next");
+  h.RunToEnd();
+  for (const RequestOutput& output : h.TakeOutputs()) {
+    if (output.request != last || !output.times) continue;
+    EXPECT_EQ(output.account->entries().front().others, 0) << "b is not before it";
+  }
+}
+
 TEST(FairPolicy, WhoWaitsCanBeAbortedOrDetached) {
   Harness h({.scheduler = {.block_size = 4,
                            .num_blocks = 64,

@@ -26,7 +26,13 @@ std::string WaitReason(const SchedulerView& view, const Request& request) {
   }
   const RequestTable::Queue& waiting = view.requests.waiting();
   const auto place = waiting.find(request.key);
-  if (place != waiting.begin()) {
+  if (request.queued && request.verdict.reason == Verdict::Reason::kNotTried) {
+    return fmt::format(
+        "its turn: of the clients of {} waiting requests, the one that was served the fewest "
+        "tokens is next",
+        waiting.size());
+  }
+  if (!request.queued && place != waiting.begin()) {
     return fmt::format("its turn: {} requests are before it in the queue, first request {}",
                        std::distance(waiting.begin(), place),
                        waiting.begin()->second->spec.id.value());
