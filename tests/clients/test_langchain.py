@@ -86,9 +86,9 @@ class LangChainTest(ClientTest):
         with self.assertRaises(openai.BadRequestError) as caught:
             self.model().with_structured_output({
                 "title": "town", "type": "object", "properties": {"name": {"type": "string"}},
-                "if": {"required": ["name"]}}, method="json_schema").invoke("Name a town.")
+                "not": {"required": ["name"]}}, method="json_schema").invoke("Name a town.")
         self.assertIn("response_format.json_schema.schema", str(caught.exception))
-        self.assertIn('"if"', caught.exception.message)
+        self.assertIn('"not"', caught.exception.message)
         with self.assertRaises(openai.NotFoundError):
             self.model("other").invoke("Hello.")
 
