@@ -8,14 +8,14 @@
 namespace millrace::sched {
 namespace {
 
-constexpr int kBlockSize = 4;
-constexpr int kPrompt = 10;  // two blocks are shared by all, the third is not
+constexpr int kForkBlockSize = 4;
+constexpr int kForkPrompt = 10;  // two blocks are shared by all, the third is not
 
 class PromptForksTest : public ::testing::Test {
  protected:
   PromptForksTest() {
-    request_.spec.prompt = std::make_shared<const std::vector<TokenId>>(kPrompt, 1);
-    request_.prompt_tokens = kPrompt;
+    request_.spec.prompt = std::make_shared<const std::vector<TokenId>>(kForkPrompt, 1);
+    request_.prompt_tokens = kForkPrompt;
     request_.output_limit = 8;
     request_.state = RequestState::kRunning;
     request_.sharing_prompt = true;
@@ -28,26 +28,26 @@ class PromptForksTest : public ::testing::Test {
   }
   Sequence& Leader() { return request_.sequences.front(); }
 
-  kv::KvCache kv_{{.block_size = kBlockSize, .num_blocks = 16}};
+  kv::KvCache kv_{{.block_size = kForkBlockSize, .num_blocks = 16}};
   PromptForks forks_{kv_};
   Request request_;
 };
 
 TEST_F(PromptForksTest, TheOthersStartAtTheLastTokenOfThePrompt) {
-  ASSERT_TRUE(kv_.Grow(Leader().table, kPrompt));
+  ASSERT_TRUE(kv_.Grow(Leader().table, kForkPrompt));
   forks_.UpdatePromise(request_);
   EXPECT_EQ(forks_.promised_blocks(), 2) << "each of the two others copies the last block";
-  Leader().computed = kPrompt - 1;
+  Leader().computed = kForkPrompt - 1;
   forks_.MaybeStart(request_);
   EXPECT_TRUE(request_.sharing_prompt) << "the prompt is not complete";
-  Leader().computed = kPrompt;
+  Leader().computed = kForkPrompt;
   forks_.MaybeStart(request_);
   EXPECT_FALSE(request_.sharing_prompt);
   for (const Sequence& s : request_.sequences) {
     EXPECT_TRUE(s.started);
     EXPECT_EQ(s.table, Leader().table);
   }
-  EXPECT_EQ(request_.sequences[1].computed, kPrompt - 1);
+  EXPECT_EQ(request_.sequences[1].computed, kForkPrompt - 1);
   EXPECT_EQ(forks_.promised_blocks(), 0);
 }
 
@@ -69,7 +69,7 @@ TEST_F(PromptForksTest, ImportedTablesShareWhatNoSequenceWrites) {
 }
 
 TEST_F(PromptForksTest, TheNextSequenceTakesOverThePrompt) {
-  ASSERT_TRUE(kv_.Grow(Leader().table, kPrompt));
+  ASSERT_TRUE(kv_.Grow(Leader().table, kForkPrompt));
   const kv::BlockTable table = Leader().table;
   Leader().computed = 6;
   Leader().in_flight = StepId(4);

@@ -93,12 +93,12 @@ SchedulerImpl::SchedulerImpl(const SchedulerOptions& options)
            .prefix_caching = options.prefix_caching,
            .identity = options.cache_identity,
            .hashes_collide = options.hashes_collide}),
-      order_(options.policy, requests_),
       forks_(kv_),
       reservations_(options),
       pulls_(kv_.device(), options.block_size),
       holds_(kv_.device()),
       watermark_blocks_(static_cast<int>(options.watermark * options.num_blocks)),
+      order_(options.policy, requests_),
       ledger_(options.stages),
       builder_(kv_, ledger_, pulls_) {}
 

@@ -28,7 +28,7 @@ TEST(TraceContext, FollowsAValidParent) {
 }
 
 TEST(TraceContext, BeginsATraceIfTheParentIsNotValid) {
-  for (const std::string wrong :
+  for (const std::string& wrong :
        {std::string(), std::string("00"), std::string(kParent).substr(0, 54),
         std::string(kParent) + "0", std::string(kParent) + "-more",
         "ff" + std::string(kParent).substr(2),

@@ -262,7 +262,8 @@ void Service::Impl::Dispatch(Endpoint endpoint, Call call, const RouteTable::Mat
                    .message = "The body must be JSON: send 'Content-Type: application/json'.",
                    .code = "unsupported_media_type"});
   }
-  CallRoute(*match.route, std::move(call), gzip && !call.request.body.empty());
+  const bool inflates = gzip && !call.request.body.empty();
+  CallRoute(*match.route, std::move(call), inflates);
 }
 
 void Service::Impl::CallRoute(const Route& route, Call call, bool gzip) {

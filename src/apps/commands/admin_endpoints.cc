@@ -14,7 +14,7 @@ namespace millrace::apps {
 namespace {
 
 constexpr size_t kAdminConnectionsMax = 64;
-constexpr std::chrono::seconds kLookEvery(2);  // for the socket's file
+constexpr std::chrono::seconds kSocketLookEvery(2);  // for the socket's file
 
 struct AdminAddress {
   std::string host;
@@ -110,7 +110,8 @@ Status AdminEndpoints::OpenSocket() {
 void AdminEndpoints::Watch() {
   std::string reported;
   MutexLock lock(mutex_);
-  while (!stops_.wait_for(lock, kLookEvery, [this]() MR_REQUIRES(mutex_) { return stopping_; })) {
+  while (!stops_.wait_for(lock, kSocketLookEvery,
+                          [this]() MR_REQUIRES(mutex_) { return stopping_; })) {
     if (socket_ && socket_->socket_file().IsThere()) continue;
     socket_.reset();  // first: it could remove a new file as its own
     const Status opened = OpenSocket();

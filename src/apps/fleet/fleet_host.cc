@@ -14,7 +14,7 @@
 namespace millrace::apps {
 namespace {
 
-constexpr auto kLookEvery = std::chrono::seconds(1);
+constexpr auto kFleetLookEvery = std::chrono::seconds(1);
 
 double UnixNow() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -108,7 +108,7 @@ void FleetHost::Run() {
     lock.unlock();
     Look();
     lock.lock();
-    wake_.wait_for(lock, kLookEvery, [this]() MR_REQUIRES(mutex_) { return stopping_; });
+    wake_.wait_for(lock, kFleetLookEvery, [this]() MR_REQUIRES(mutex_) { return stopping_; });
   }
 }
 

@@ -13,7 +13,7 @@
 namespace millrace::apps {
 namespace {
 
-constexpr Duration kLookEvery = Duration::Millis(100);
+constexpr Duration kIdleLookEvery = Duration::Millis(100);
 constexpr Duration kOtherMeasures = Duration::Seconds(1);
 
 }  // namespace
@@ -115,7 +115,7 @@ bool WorkerProfiler::Sleep(Duration duration) {
 
 bool WorkerProfiler::WaitUntilIdle() {
   while (!host_->welcomed() || host_->IdleFor() < kQuiet) {
-    if (!Sleep(kLookEvery)) return false;
+    if (!Sleep(kIdleLookEvery)) return false;
   }
   return Sleep({});
 }
@@ -123,7 +123,7 @@ bool WorkerProfiler::WaitUntilIdle() {
 bool WorkerProfiler::MayGoOn() {
   const Time end = clock_.Now() + kPauseMax;
   while (host_->IdleFor() < kQuiet) {
-    if (clock_.Now() >= end || !Sleep(kLookEvery)) return false;
+    if (clock_.Now() >= end || !Sleep(kIdleLookEvery)) return false;
   }
   return Sleep({});
 }

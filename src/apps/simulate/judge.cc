@@ -31,10 +31,10 @@ constexpr double kArrivalsMost = 1.5;  // of the mean time that the requests tak
 constexpr double kLongOutput = 6;      // of the mean output; few are longer
 constexpr uint64_t kSeed = 1;
 
-class Judge {
+class PlanJudge {
  public:
-  Judge(const PlanInputs& inputs, const LatencyLimits& limits, std::function<bool()> out_of_time,
-        const JudgeBounds& bounds)
+  PlanJudge(const PlanInputs& inputs, const LatencyLimits& limits,
+            std::function<bool()> out_of_time, const JudgeBounds& bounds)
       : inputs_(inputs),
         limits_(limits),
         out_of_time_(std::move(out_of_time)),
@@ -206,7 +206,7 @@ class Judge {
 
 plan::Evaluator SimulatedGoodput(const PlanInputs& inputs, const LatencyLimits& limits,
                                  std::function<bool()> out_of_time, const JudgeBounds& bounds) {
-  return [judge = Judge(inputs, limits, std::move(out_of_time), bounds)](
+  return [judge = PlanJudge(inputs, limits, std::move(out_of_time), bounds)](
              const Plan& plan, const plan::JudgeHints& hints) { return judge.Score(plan, hints); };
 }
 
@@ -214,7 +214,7 @@ std::function<Result<bool>(const Plan&)> SimulatedRate(const PlanInputs& inputs,
                                                        const LatencyLimits& limits,
                                                        double requests_per_s,
                                                        const JudgeBounds& bounds) {
-  return [judge = Judge(
+  return [judge = PlanJudge(
               inputs, limits, [] { return false; }, bounds),
           requests_per_s](const Plan& plan) { return judge.Keeps(plan, requests_per_s); };
 }

@@ -113,7 +113,7 @@ class Placements {
   const Transfers& transfers_;
   KvMemory& memory_;
   Dispatcher dispatcher_;
-  CacheHints hints_;  // by client and key
+  CacheHints hints_;              // by client and key
   std::optional<Router> router_;  // of the layout with epoch_, as rooms_
   std::vector<StageRoom> rooms_;  // by stage
   int64_t epoch_ = 0;

@@ -60,8 +60,7 @@ TEST(FairShares, TenToOneOffersGetEqualSharesWhileBothWait) {
 // The light client asks for less than its share and does not wait behind the other.
 TEST(FairShares, WhoAsksForLessThanItsShareDoesNotWaitForTheOthers) {
   using enum sched::SchedulingPolicy;
-  const LatencyReport fcfs = OfTwoClients(400, 5, 1, kFcfs),
-                      fair = OfTwoClients(400, 5, 1, kFair);
+  const LatencyReport fcfs = OfTwoClients(400, 5, 1, kFcfs), fair = OfTwoClients(400, 5, 1, kFair);
   const double before_s = fcfs.clients.at(1).ttft.At(0.99);
   const double after_s = fair.clients.at(1).ttft.At(0.99);
   RecordProperty("fcfs_ttft_p99_s", std::to_string(before_s));
