@@ -33,8 +33,8 @@ void CheckVectors(const auto& request) {
     MR_CHECK(!input.where.empty());
     if (const auto* tokens = std::get_if<1>(&input.prompt)) CheckTokens(*tokens);
   }
-  const auto& truncate_to = request.options.truncate_to;
-  if (truncate_to) MR_CHECK(*truncate_to >= 1 && *truncate_to <= kContext);
+  const auto& tokens_max = request.options.truncation.tokens_max;
+  if (tokens_max) MR_CHECK(*tokens_max >= 1 && *tokens_max <= kContext);
 }
 
 // What another API's request became is read as any other chat request.
