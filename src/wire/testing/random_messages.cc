@@ -143,6 +143,7 @@ class AnyField {
   SamplingParams& params_;
 };
 
+// Beam searches and vectors go with few other parameters, so they are drawn apart.
 SamplingParams AnyParams(Rng& rng) {
   SamplingParams params;
   if (rng.Between(0, 3) == 0) {
@@ -150,6 +151,10 @@ SamplingParams AnyParams(Rng& rng) {
     params.temperature = 0;
     params.n = static_cast<int>(rng.Between(1, kBeamWidthMax));
     params.length_penalty = rng.Uniform() * 4 - 2;
+    return params;
+  }
+  if (rng.Between(0, 7) == 0) {
+    params.pooling = Coin(rng) ? Pooling::kLast : Pooling::kMean;
     return params;
   }
   ForEachField(params, AnyField(rng, params));
