@@ -162,11 +162,11 @@ void SchedulerImpl::TakeBeam(Sequence& sequence, const SequenceResult& result, b
   if (!result.logprobs || result.logprobs->top.empty()) {
     return Fail(sequence, Internal("the stage returned no candidates for a beam"), outputs);
   }
-  const auto tokens = static_cast<int>(sequence.output.size());
-  ++stats_.generation_tokens;
-  order_.Charge(r, 0, 1);
   if (!beams_.Offer(sequence, *result.logprobs, kept)) return;
-  NoteOutput(r, tokens, now);
+  // Here and not per offer: those that a preemption drops are made again.
+  stats_.generation_tokens += static_cast<uint64_t>(r.live());
+  order_.Charge(r, 0, r.live());
+  NoteOutput(r, static_cast<int>(sequence.output.size()), now);
   for (Sequence* without : beams_.Advance(r)) Discard(*without);
   if (!beams_.ended()) return;
   for (RequestOutput& output : beams_.TakeOutputs()) outputs.push_back(std::move(output));

@@ -1,5 +1,6 @@
 // How a generation ends: the answer, what is measured and logged of it.
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <span>
 #include <utility>
@@ -24,9 +25,12 @@ void Generation::Finish() {
 }
 
 void Generation::Log(const std::vector<Choice>& answers) const {
+  using std::chrono::milliseconds;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const int64_t unix_ms = std::chrono::duration_cast<milliseconds>(now).count();
   const size_t each = answers.size() / prompts_.size();
   for (size_t i = 0; i < prompts_.size(); ++i) {
-    LoggedRequest logged{.unix_ms = UnixSeconds() * 1000,
+    LoggedRequest logged{.unix_ms = unix_ms,
                          .id = spec_.head.id,
                          .chat = spec_.format.chat,
                          .fingerprint = answer_.Fingerprints(),

@@ -25,6 +25,13 @@ OrderedJson BodyToAskAgain(const LoggedRequest& request) {
   return body;
 }
 
+// The bytes up to the end of the last whole line: a crash may have cut the one after it.
+off_t WholeBytes(int fd, off_t bytes) {
+  char last = 0;
+  while (bytes > 0 && pread(fd, &last, 1, bytes - 1) == 1 && last != '\n') --bytes;
+  return bytes;
+}
+
 }  // namespace
 
 std::string EncodeLoggedRequest(const LoggedRequest& request) {
@@ -46,15 +53,21 @@ std::string EncodeLoggedRequest(const LoggedRequest& request) {
 Result<std::unique_ptr<RequestLog>> RequestLog::Open(const std::string& path,
                                                      std::function<void(const Status&)> failed) {
   constexpr mode_t kOwnerOnly = 0600;
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kOwnerOnly);
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, kOwnerOnly);
   struct stat file = {};
   if (fd < 0 || fstat(fd, &file) != 0) {
     const int error = errno;
     if (fd >= 0) close(fd);
     return InvalidArgument(fmt::format("{}: {}", path, std::strerror(error)));
   }
+  const off_t whole = WholeBytes(fd, file.st_size);
+  if (whole < file.st_size && ftruncate(fd, whole) != 0) {
+    const int error = errno;
+    close(fd);
+    return InvalidArgument(fmt::format("{}: {}", path, std::strerror(error)));
+  }
   return std::unique_ptr<RequestLog>(
-      new RequestLog(fd, static_cast<size_t>(file.st_size), std::move(failed)));
+      new RequestLog(fd, static_cast<size_t>(whole), std::move(failed)));
 }
 
 RequestLog::~RequestLog() { close(fd_); }

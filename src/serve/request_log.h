@@ -45,8 +45,9 @@ std::string EncodeLoggedRequest(const LoggedRequest& request);
 
 class RequestLog {
  public:
-  // Appends to the file, which only its owner can read. `failed` is called once, with the reason,
-  // when writing ends early: the disk is full, or the limit is reached.
+  // Appends to the file, which only its owner can read. A last line that was cut is removed.
+  // `failed` is called once, with the reason, when writing ends early: the disk is full, or the
+  // limit is reached.
   static Result<std::unique_ptr<RequestLog>> Open(const std::string& path,
                                                   std::function<void(const Status&)> failed);
   ~RequestLog();

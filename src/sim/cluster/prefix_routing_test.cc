@@ -52,16 +52,7 @@ struct Outcome {
 };
 
 Outcome Simulate(int replicas, bool prefers_cached) {
-  ClusterSimOptions options;
-  options.plan = {.num_layers = 10, .tokens_per_s = 100.0 * replicas};
-  for (int i = 0; i < replicas; ++i) {
-    options.plan.stages.push_back({.nodes = {i}, .layers = {0, 10}});
-    options.plan.edges.push_back({std::nullopt, i, 100});
-    options.plan.edges.push_back({i, std::nullopt, 100});
-    options.cluster.nodes.push_back({.name = "n" + std::to_string(i)});
-  }
-  options.other_links = OtherLinks{.bytes_per_s = 1e12};
-  options.machines.assign(static_cast<size_t>(replicas), MachineOf(options.plan, int64_t{1} << 24));
+  ClusterSimOptions options = ReplicaOptions(replicas);
   options.controller.scheduler.max_model_len = 8192;
   options.controller.scheduler.max_num_seqs = 64;
   options.controller.prefers_cached = prefers_cached;

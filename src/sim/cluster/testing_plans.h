@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "sim/cluster/cluster_sim.h"
@@ -21,6 +22,21 @@ inline const MachineModel* MachineOf(const Plan& plan, int64_t kv_token_layers,
                               .num_layers = plan.num_layers,
                               .kv_token_layers = [=](LayerRange) { return kv_token_layers; }}));
   return machines.back().get();
+}
+
+// So many replicas of ten layers, each on a machine of its own with room for every request.
+inline ClusterSimOptions ReplicaOptions(int replicas) {
+  ClusterSimOptions options;
+  options.plan = {.num_layers = 10, .tokens_per_s = 100.0 * replicas};
+  for (int i = 0; i < replicas; ++i) {
+    options.plan.stages.push_back({.nodes = {i}, .layers = {0, 10}});
+    options.plan.edges.push_back({std::nullopt, i, 100});
+    options.plan.edges.push_back({i, std::nullopt, 100});
+    options.cluster.nodes.push_back({.name = "n" + std::to_string(i)});
+  }
+  options.other_links = OtherLinks{.bytes_per_s = 1e12};
+  options.machines.assign(static_cast<size_t>(replicas), MachineOf(options.plan, int64_t{1} << 24));
+  return options;
 }
 
 inline void ExpectNoKvLeft(const ClusterSim& sim) {
