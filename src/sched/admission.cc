@@ -122,7 +122,8 @@ void SchedulerImpl::StartFresh(Request& request) {
     stats_.prefix_hit_tokens += s.computed;
     if (!request.times.first_scheduled) request.cached_prompt_tokens = s.computed;
   }
-  if (!request.was_admitted) order_.Charge(request, target - s.computed, 0);
+  // Not what is computed again, or was computed elsewhere.
+  if (!request.was_admitted && !request.spec.times) order_.Charge(request, target - s.computed, 0);
   s.output.reserve(std::min(request.output_limit, kOutputReserveMax));
   reservations_.Take(request);
   MR_CHECK(kv_.Grow(s.table, target)) << "admission counted wrong for request " << request.spec.id;

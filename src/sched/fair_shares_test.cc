@@ -139,12 +139,16 @@ TEST(FairPolicy, TenTimesTheRequestsGetNoMoreThanHalf) {
   EXPECT_NEAR(share, 0.5, 0.05);
 }
 
+HarnessOptions OnePlace() {
+  return {.scheduler = {.block_size = 4,
+                        .num_blocks = 64,
+                        .max_num_seqs = 1,
+                        .max_model_len = 64,
+                        .policy = SchedulingPolicy::kFair}};
+}
+
 TEST(FairPolicy, OneClientIsServedInOrderOfArrival) {
-  Harness h({.scheduler = {.block_size = 4,
-                           .num_blocks = 64,
-                           .max_num_seqs = 1,
-                           .max_model_len = 64,
-                           .policy = SchedulingPolicy::kFair}});
+  Harness h(OnePlace());
   std::vector<RequestId> added, ended;
   for (int i = 0; i < 5; ++i) added.push_back(h.MustAdd({1, 2, 3}, {.max_tokens = 2}));
   h.RunToEnd();
@@ -155,11 +159,7 @@ TEST(FairPolicy, OneClientIsServedInOrderOfArrival) {
 }
 
 TEST(FairPolicy, SaysForWhatARequestWaits) {
-  Harness h({.scheduler = {.block_size = 4,
-                           .num_blocks = 64,
-                           .max_num_seqs = 1,
-                           .max_model_len = 64,
-                           .policy = SchedulingPolicy::kFair}});
+  Harness h(OnePlace());
   const auto add = [&](std::string client) {
     return h.MustAdd({1, 2, 3}, {.max_tokens = 5}, [&](NewRequest& r) { r.client = client; });
   };
@@ -178,11 +178,7 @@ TEST(FairPolicy, SaysForWhatARequestWaits) {
 }
 
 TEST(FairPolicy, WhoWaitsCanBeAbortedOrDetached) {
-  Harness h({.scheduler = {.block_size = 4,
-                           .num_blocks = 64,
-                           .max_num_seqs = 1,
-                           .max_model_len = 64,
-                           .policy = SchedulingPolicy::kFair}});
+  Harness h(OnePlace());
   const auto of = [](std::string client) { return [client](NewRequest& r) { r.client = client; }; };
   const RequestId first = h.MustAdd({1, 2, 3}, {.max_tokens = 5}, of("a"));
   h.Turn();
