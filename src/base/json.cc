@@ -31,17 +31,26 @@ Status CheckDepth(std::string_view text, int depth_max) {
   return OkStatus();
 }
 
-}  // namespace
-
-Result<Json> ParseJson(std::string_view text, int depth_max) {
+template <typename Value>
+Result<Value> ParseAs(std::string_view text, int depth_max) {
   MR_RETURN_IF_ERROR(CheckDepth(text, depth_max));
   try {
-    return Json::parse(text);
+    return Value::parse(text);
   } catch (const Json::parse_error& error) {
     return InvalidArgument(fmt::format("malformed JSON at byte {}", error.byte));
   } catch (const Json::exception&) {  // for example, a number out of range
     return InvalidArgument("malformed JSON: a number is out of range");
   }
+}
+
+}  // namespace
+
+Result<Json> ParseJson(std::string_view text, int depth_max) {
+  return ParseAs<Json>(text, depth_max);
+}
+
+Result<nlohmann::ordered_json> ParseOrderedJson(std::string_view text, int depth_max) {
+  return ParseAs<nlohmann::ordered_json>(text, depth_max);
 }
 
 std::string DumpJson(const Json& value) {

@@ -17,6 +17,10 @@ inline constexpr int kJsonDepthMax = 64;
 // than `depth_max`.
 Result<Json> ParseJson(std::string_view text, int depth_max = kJsonDepthMax);
 
+// The same, with the keys in the order of the text.
+Result<nlohmann::ordered_json> ParseOrderedJson(std::string_view text,
+                                                int depth_max = kJsonDepthMax);
+
 // Serialises; invalid UTF-8 in strings becomes U+FFFD instead of throwing.
 std::string DumpJson(const Json& value);
 

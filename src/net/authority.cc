@@ -131,6 +131,7 @@ bool IsCertificateHost(const std::string& host) {
       name.find("..") != std::string::npos) {
     return false;
   }
+  if (name.size() < host.size() && name.find('.') == std::string::npos) return false;
   return std::all_of(name.begin(), name.end(), [](unsigned char c) {
     return (c < 0x80 && std::isalnum(c) != 0) || c == '-' || c == '_' || c == '.';
   });
@@ -179,7 +180,7 @@ Result<PemIdentity> CertificateAuthority::Issue(const CertificateRequest& reques
   for (const std::string& host : request.hosts) {
     if (!IsCertificateHost(host)) {
       return InvalidArgument(
-          fmt::format("'{}' is neither a host name nor an address", Printable(host)));
+          fmt::format("'{}' is no address and no host name that clients accept", Printable(host)));
     }
   }
   const Key key(EVP_EC_gen("P-256"), EVP_PKEY_free);

@@ -39,7 +39,7 @@ class CertificateAuthority {
   static Result<CertificateAuthority> Load(const PemIdentity& identity);
 
   const PemIdentity& identity() const { return identity_; }
-  // kInvalidArgument names the host that is neither a name nor an address.
+  // kInvalidArgument names the host that is no address and no such name.
   Result<PemIdentity> Issue(const CertificateRequest& request) const;
 
  private:
@@ -51,7 +51,8 @@ class CertificateAuthority {
 };
 
 // Whether a certificate may name `host`: an IPv4 or IPv6 address, or a DNS name of letters, digits,
-// '-', '_' and '.', whose first label may be "*".
+// '-', '_' and '.'. Its first label may be "*" if at least two others follow: clients accept no
+// wildcard before a single label.
 bool IsCertificateHost(const std::string& host);
 
 }  // namespace millrace::net

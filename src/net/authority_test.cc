@@ -99,16 +99,17 @@ TEST(Authority, LoadRefusesWhatIsNotAnAuthority) {
 }
 
 TEST(Authority, HostsAreNamesOrAddresses) {
-  for (const char* good : {"a", "a-b.c_d.example", "*.svc", "127.0.0.1", "fe80::1"}) {
+  for (const char* good : {"a", "a-b.c_d.example", "*.x.svc", "127.0.0.1", "fe80::1"}) {
     EXPECT_TRUE(IsCertificateHost(good)) << good;
   }
-  for (const char* bad : {"", "*", "a b", "a,DNS:b", "a..b", ".a", "a.", "a/b", "a:80", "*.*.a",
-                          "http://a", "b\xc3\xbc", "a\n"}) {
+  for (const char* bad : {"", "*", "*.svc", "a b", "a,DNS:b", "a..b", ".a", "a.", "a/b", "a:80",
+                          "*.*.a", "http://a", "b\xc3\xbc", "a\n"}) {
     EXPECT_FALSE(IsCertificateHost(bad)) << bad;
   }
   const auto authority = CertificateAuthority::Create("millrace test", kDay);
   const auto refused = authority->Issue({"x", {"good", "a,IP:1.2.3.4"}, kDay});
-  EXPECT_EQ(refused.status().message(), "'a,IP:1.2.3.4' is neither a host name nor an address");
+  EXPECT_EQ(refused.status().message(),
+            "'a,IP:1.2.3.4' is no address and no host name that clients accept");
   EXPECT_EQ(authority->Issue({"x", {}, kDay}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(authority->Issue({std::string(65, 'x'), {"a"}, kDay}).status().code(),
             StatusCode::kInvalidArgument);

@@ -12,7 +12,7 @@
 // A collective cannot be repaired; make a new group.
 //
 // Owned by the loader of the stage; outlives the model that uses it. One thread makes the calls;
-// any thread may call Abort.
+// any thread may call Abort and Waits.
 #pragma once
 
 #include <span>
@@ -35,6 +35,9 @@ class Collective {
   // Replaces `values` by the sum of all ranks' values. kUnavailable: see above; the message names
   // the rank and the cause.
   virtual Status AllReduceSum(std::span<float> values) = 0;
+
+  // Whether a call waits for another rank at the moment. Any thread.
+  virtual bool Waits() const = 0;
 
   // Makes the calls of all ranks fail soon. The error carries `why` on the rank that called Abort.
   virtual void Abort(std::string_view why) = 0;

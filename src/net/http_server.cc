@@ -7,6 +7,8 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "net/body_memory.h"
+#include "net/certificate_dates.h"
 #include "net/listener.h"
 #include "net/session_group.h"
 #include "net/tls.h"
@@ -18,6 +20,13 @@ constexpr int kIoThreadsMax = 64;
 constexpr size_t kRefusalsMax = 64;  // connections that get a 503, on top of connections_max
 constexpr Duration kCutWarningPeriod = Duration::Seconds(10);
 
+Result<TlsContext> LoadNotedTls(const std::string& certificate_path, const std::string& key_path) {
+  MR_ASSIGN_OR_RETURN(TlsContext tls, LoadServerTls(certificate_path, key_path));
+  NoteCertificate("https", certificate_path, CertificateFile::kChain,
+                  "put a new one there, and its key: a server that runs reads them again");
+  return tls;
+}
+
 Result<TlsContext> TlsOf(const HttpServerOptions& options) {
   const bool certificate = !options.tls_certificate_path.empty();
   if (certificate != !options.tls_key_path.empty()) {
@@ -27,7 +36,7 @@ Result<TlsContext> TlsOf(const HttpServerOptions& options) {
   }
   if (!certificate) return TlsContext();
   if (!options.unix_path.empty()) return InvalidArgument("TLS is not supported on a unix socket");
-  return LoadServerTls(options.tls_certificate_path, options.tls_key_path);
+  return LoadNotedTls(options.tls_certificate_path, options.tls_key_path);
 }
 
 // For TCP, the result has no file.
@@ -53,8 +62,11 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& o
   server->socket_file_ = listening.file;
   server->tls_certificate_path_ = options.tls_certificate_path;
   server->tls_key_path_ = options.tls_key_path;
+  server->bodies_ = std::make_unique<BodyMemory>(options.body_bytes_in_all_max,
+                                                 options.body_bytes_per_address_max);
   for (int i = 0; i < options.io_threads; ++i) {
-    server->groups_.push_back(std::make_unique<SessionGroup>(options, handler, tls));
+    server->groups_.push_back(
+        std::make_unique<SessionGroup>(options, handler, tls, *server->bodies_));
   }
   auto on_accept = [server = server.get(), max = options.connections_max, next = size_t{0}](
                        UniqueFd socket, std::string peer) mutable {
@@ -72,6 +84,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& o
   return server;
 }
 
+HttpServer::HttpServer() = default;
 HttpServer::~HttpServer() { Stop(Duration()); }
 
 uint16_t HttpServer::port() const { return listener_->port(); }
@@ -83,7 +96,7 @@ size_t HttpServer::connections() const {
 
 Status HttpServer::ReloadTls() {
   MR_CHECK(!tls_certificate_path_.empty()) << "the server has no TLS";
-  MR_ASSIGN_OR_RETURN(const TlsContext tls, LoadServerTls(tls_certificate_path_, tls_key_path_));
+  MR_ASSIGN_OR_RETURN(const TlsContext tls, LoadNotedTls(tls_certificate_path_, tls_key_path_));
   for (auto& group : groups_) group->UseTls(tls);
   return OkStatus();
 }

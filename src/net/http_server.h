@@ -30,19 +30,25 @@ struct HttpServerOptions {
   std::string tls_key_path;
 
   HttpLimits limits;
-  size_t connections_max = 20'000;          // beyond it: a few get a 503, the rest are closed
-  size_t body_bytes_in_all_max = 1u << 30;  // of bodies being received, per I/O thread: 503
-  size_t unread_bytes_max = 256 * 1024;     // queued for a slow client before it is cut off
-  size_t send_buffer_bytes = 256 * 1024;    // requested from the kernel per connection
+  size_t connections_max = 20'000;  // beyond it: a few get a 503, the rest are closed
+  // Of bodies that are being received, of all clients and of one address: 503. Others that have
+  // the address of one proxy share its part.
+  size_t body_bytes_in_all_max = 256u << 20;
+  size_t body_bytes_per_address_max = 128u << 20;
+  size_t unread_bytes_max = 256 * 1024;   // queued for a slow client before it is cut off
+  size_t send_buffer_bytes = 256 * 1024;  // requested from the kernel per connection
 
-  Duration head_timeout = Duration::Seconds(15);   // from the first byte of a request; TLS too
-  Duration idle_timeout = Duration::Seconds(75);   // between requests
-  Duration body_grace = Duration::Seconds(15);     // then the body must have arrived at this rate:
-  size_t body_bytes_per_second_min = 1024;         // 408
+  Duration head_timeout = Duration::Seconds(15);  // from the first byte of a request; TLS too
+  Duration idle_timeout = Duration::Seconds(75);  // between requests
+  // A body must arrive at this rate, else 408. It counts anew whenever `body_grace` at this rate
+  // has arrived, so that a fast beginning is no credit for a long wait.
+  Duration body_grace = Duration::Seconds(15);
+  size_t body_bytes_per_second_min = 1024;
   Duration write_timeout = Duration::Seconds(30);  // without a byte accepted by the client
   Duration linger_timeout = Duration::Seconds(2);  // for the client to close after the last reply
 };
 
+class BodyMemory;
 class SessionGroup;
 class Listener;
 
@@ -68,9 +74,10 @@ class HttpServer {
   void Stop(Duration limit);
 
  private:
-  HttpServer() = default;
+  HttpServer();
 
   std::string tls_certificate_path_, tls_key_path_;
+  std::unique_ptr<BodyMemory> bodies_;
   std::vector<std::unique_ptr<SessionGroup>> groups_;
   std::unique_ptr<Listener> listener_;
   UnixSocketFile socket_file_;

@@ -3,6 +3,7 @@
 #include <boost/asio/post.hpp>
 
 #include "base/log.h"
+#include "base/task_barrier.h"
 #include "net/session_asio.h"
 
 namespace millrace::net {
@@ -105,9 +106,10 @@ awaitable<std::unique_ptr<RequestParser>> Session::ReadRequest(bool first) {
   }
   SetDeadline(options_.head_timeout);
   auto parser = std::make_unique<RequestParser>(options_.limits);
-  BodyLease lease(hub_.body_bytes);
+  BodyLease lease(hub_.bodies, peer_);
   while (true) {
-    const bool more = co_await Advance(*parser, lease);
+    auto room = BodyMemory::Room::kYes;
+    const bool more = co_await Advance(*parser, lease, room);
     if (parser->stage() == HttpStage::kFailed) {
       const HttpFailure failure = parser->failure();
       parser.reset();  // frees the memory before the refusal, which may take long
@@ -118,10 +120,13 @@ awaitable<std::unique_ptr<RequestParser>> Session::ReadRequest(bool first) {
     if (parser->stage() == HttpStage::kDone) break;
     if (more) continue;
     if (input_over()) co_return nullptr;
-    if (hub_.body_bytes > options_.body_bytes_in_all_max) {
+    if (room != BodyMemory::Room::kYes) {
       parser.reset();
       lease.Resize(0);
-      co_await RefuseWith(503, "too many large requests are being received; try again later");
+      co_await RefuseWith(503, room == BodyMemory::Room::kNone
+                                   ? "too many large requests are being received; try again later"
+                                   : "too many large requests from this address are being "
+                                     "received; finish them, or try again later");
       co_return nullptr;
     }
     if (expired_) {
@@ -136,31 +141,38 @@ awaitable<std::unique_ptr<RequestParser>> Session::ReadRequest(bool first) {
 }
 
 // Parses what has arrived. Returns true when more can be parsed at once.
-awaitable<bool> Session::Advance(RequestParser& parser, BodyLease& lease) {
+awaitable<bool> Session::Advance(RequestParser& parser, BodyLease& lease, BodyMemory::Room& room) {
   const bool in_head = parser.stage() == HttpStage::kHead;
   const size_t used = parser.Feed(in_);
   in_.erase(0, used);
   if (parser.stage() != HttpStage::kBody) co_return used > 0 && !in_.empty();
-  lease.Resize(parser.body_bytes());
+  room = lease.Resize(parser.body_bytes());
   if (in_head) {
-    body_start_ = std::chrono::steady_clock::now();
+    window_start_ = std::chrono::steady_clock::now();
+    window_bytes_ = 0;
     if (parser.expects_continue() && in_.empty() && parser.body_bytes() == 0) {
       co_await WriteAll(kContinue);
     }
   }
-  // Each byte extends the deadline, so a trickle of bytes times out and a steady upload does not.
-  const double allowed_s = static_cast<double>(parser.body_bytes()) /
-                           static_cast<double>(options_.body_bytes_per_second_min);
-  deadline_ = body_start_ + Chrono(options_.body_grace + Duration::Seconds(allowed_s));
+  ExtendBodyDeadline(parser.body_bytes());
   co_return false;
 }
 
-void Session::CallHandler(HttpRequest request) {
-  try {
-    hub_.handler(std::move(request), MakeReply(reply_));
-  } catch (const std::exception& error) {
-    MR_LOG(error, "an HTTP handler threw an exception: {}", Printable(error.what()));
+// Each byte extends the deadline, so a trickle of bytes times out and a steady upload does not.
+// What arrived at once counts for one `body_grace` at most.
+void Session::ExtendBodyDeadline(size_t bytes) {
+  const auto rate = static_cast<double>(options_.body_bytes_per_second_min);
+  const double grace_s = options_.body_grace.seconds();
+  if (static_cast<double>(bytes - window_bytes_) >= rate * grace_s) {
+    window_start_ = std::chrono::steady_clock::now();
+    window_bytes_ = bytes;
   }
+  const double allowed_s = static_cast<double>(bytes - window_bytes_) / rate;
+  deadline_ = window_start_ + Chrono(Duration::Seconds(grace_s + allowed_s));
+}
+
+void Session::CallHandler(HttpRequest request) {
+  RunTask("an HTTP handler", [&] { hub_.handler(std::move(request), MakeReply(reply_)); });
 }
 
 void Session::OnReplyChange() {

@@ -12,6 +12,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -24,6 +25,7 @@ constexpr int kAcceptsPerWake = 256;     // between two checks of the stop event
 constexpr int kOutOfFilesPauseMs = 100;  // an accept that cannot succeed must not spin
 
 // A peer that vanished without closing its connection is detected after 60 + 3 * 15 seconds.
+constexpr int kFreePortTries = 16;
 constexpr int kKeepAliveIdleSeconds = 60;
 constexpr int kKeepAliveIntervalSeconds = 15;
 constexpr int kKeepAliveProbes = 3;
@@ -73,6 +75,45 @@ uint16_t BoundPort(int fd) {
                    : reinterpret_cast<const sockaddr_in&>(address).sin_port);
 }
 
+const char* BindCure(int error) {
+  if (error == EACCES) {
+    return "; ports below 1024 are for root: choose another one, or give the program the "
+           "capability "
+           "CAP_NET_BIND_SERVICE";
+  }
+  if (error == EADDRNOTAVAIL) {
+    return "; this machine has no such address: choose one of its own, or 0.0.0.0 for all of them";
+  }
+  return "";
+}
+
+// The addresses of a host to listen on.
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+Result<Addresses> Resolve(const std::string& host, uint16_t port, const std::string& where) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(),
+                                &hints, &found);
+  if (error == 0) return Addresses(found, freeaddrinfo);
+  return InvalidArgument(fmt::format("cannot listen on {}: {}", where, gai_strerror(error)));
+}
+
+std::string WhereText(const std::string& host, uint16_t port) {
+  return fmt::format("{}:{}", host.empty() ? "*" : host, port);
+}
+
+void SetPort(addrinfo& info, uint16_t port) {
+  if (info.ai_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6*>(info.ai_addr)->sin6_port = htons(port);
+  } else {
+    reinterpret_cast<sockaddr_in*>(info.ai_addr)->sin_port = htons(port);
+  }
+}
+
 Result<UniqueFd> BindTo(const addrinfo& info, const std::string& where) {
   UniqueFd fd(socket(info.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) return Unavailable(fmt::format("cannot listen: {}", std::strerror(errno)));
@@ -83,7 +124,8 @@ Result<UniqueFd> BindTo(const addrinfo& info, const std::string& where) {
       return FailedPrecondition(
           fmt::format("cannot listen on {}: the port is in use; choose another one", where));
     }
-    return InvalidArgument(fmt::format("cannot listen on {}: {}", where, std::strerror(error)));
+    return InvalidArgument(
+        fmt::format("cannot listen on {}: {}{}", where, std::strerror(error), BindCure(error)));
   }
   if (listen(fd.get(), kBacklog) != 0) {
     return Unavailable(fmt::format("cannot listen on {}: {}", where, std::strerror(errno)));
@@ -91,22 +133,45 @@ Result<UniqueFd> BindTo(const addrinfo& info, const std::string& where) {
   return fd;
 }
 
+// One socket for each family, all with the port of the first.
+Result<std::vector<UniqueFd>> BindToAll(addrinfo& first, uint16_t port, const std::string& where) {
+  std::vector<UniqueFd> sockets;
+  std::set<int> families;
+  Status failed;
+  for (addrinfo* info = &first; info != nullptr; info = info->ai_next) {
+    if (families.contains(info->ai_family)) continue;
+    SetPort(*info, sockets.empty() ? port : BoundPort(sockets.front().get()));
+    auto bound = BindTo(*info, where);
+    if (bound.ok()) {
+      families.insert(info->ai_family);
+      sockets.push_back(std::move(*bound));
+    } else if (bound.status().code() == StatusCode::kFailedPrecondition) {
+      return bound.status();  // another program would get a part of the connections
+    } else {
+      failed = bound.status();  // the system may lack a family
+    }
+  }
+  if (sockets.empty()) return failed;
+  return sockets;
+}
+
 }  // namespace
 
 Result<UniqueFd> ListenOnTcp(const std::string& host, uint16_t port) {
-  const std::string where = fmt::format("{}:{}", host.empty() ? "*" : host, port);
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(),
-                                &hints, &found);
-  if (error != 0) {
-    return InvalidArgument(fmt::format("cannot listen on {}: {}", where, gai_strerror(error)));
-  }
-  std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+  const std::string where = WhereText(host, port);
+  MR_ASSIGN_OR_RETURN(const Addresses found, Resolve(host, port, where));
   return BindTo(*found, where);
+}
+
+Result<std::vector<UniqueFd>> ListenOnAll(const std::string& host, uint16_t port) {
+  const std::string where = WhereText(host, port);
+  MR_ASSIGN_OR_RETURN(const Addresses found, Resolve(host, port, where));
+  for (int tries = 1;; ++tries) {
+    auto sockets = BindToAll(*found, port, where);
+    // A free port of one family may be in use in another.
+    const bool taken = sockets.status().code() == StatusCode::kFailedPrecondition;
+    if (!taken || port != 0 || tries == kFreePortTries) return sockets;
+  }
 }
 
 UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
@@ -119,23 +184,31 @@ UniqueFd::~UniqueFd() {
 }
 
 Result<std::unique_ptr<Listener>> Listener::Start(UniqueFd socket, OnAccept on_accept) {
+  std::vector<UniqueFd> sockets;
+  sockets.push_back(std::move(socket));
+  return Start(std::move(sockets), std::move(on_accept));
+}
+
+Result<std::unique_ptr<Listener>> Listener::Start(std::vector<UniqueFd> sockets,
+                                                  OnAccept on_accept) {
   UniqueFd stop_event(eventfd(0, EFD_CLOEXEC));
   if (stop_event.get() < 0) {
     return Unavailable(fmt::format("cannot create an event: {}", std::strerror(errno)));
   }
-  const uint16_t bound = BoundPort(socket.get());
+  const uint16_t bound = BoundPort(sockets.front().get());
   return std::unique_ptr<Listener>(
-      new Listener(std::move(socket), std::move(stop_event), bound, std::move(on_accept)));
+      new Listener(std::move(sockets), std::move(stop_event), bound, std::move(on_accept)));
 }
 
 Result<std::unique_ptr<Listener>> Listener::Start(const std::string& host, uint16_t port,
                                                   OnAccept on_accept) {
-  MR_ASSIGN_OR_RETURN(UniqueFd socket, ListenOnTcp(host, port));
-  return Start(std::move(socket), std::move(on_accept));
+  MR_ASSIGN_OR_RETURN(std::vector<UniqueFd> sockets, ListenOnAll(host, port));
+  return Start(std::move(sockets), std::move(on_accept));
 }
 
-Listener::Listener(UniqueFd socket, UniqueFd stop_event, uint16_t port, OnAccept on_accept)
-    : socket_(std::move(socket)),
+Listener::Listener(std::vector<UniqueFd> sockets, UniqueFd stop_event, uint16_t port,
+                   OnAccept on_accept)
+    : sockets_(std::move(sockets)),
       stop_event_(std::move(stop_event)),
       port_(port),
       on_accept_(std::move(on_accept)),
@@ -148,28 +221,30 @@ void Listener::Stop() {
   const uint64_t one = 1;
   MR_CHECK(write(stop_event_.get(), &one, sizeof(one)) == sizeof(one));
   thread_.join();
-  socket_ = UniqueFd();
+  sockets_.clear();
 }
 
 void Listener::Run() {
-  pollfd waits[2] = {{stop_event_.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}};
+  std::vector<pollfd> waits = {{stop_event_.get(), POLLIN, 0}};
+  for (const UniqueFd& socket : sockets_) waits.push_back({socket.get(), POLLIN, 0});
   while (true) {
     // When out of descriptors, wait a while for the stop event only.
-    const int ready = poll(waits, out_of_files_ ? 1 : 2, out_of_files_ ? kOutOfFilesPauseMs : -1);
+    const int ready = poll(waits.data(), out_of_files_ ? 1 : waits.size(),
+                           out_of_files_ ? kOutOfFilesPauseMs : -1);
     if (ready < 0 && errno != EINTR) {
       MR_LOG(error, "the listener stopped: {}", std::strerror(errno));
       return;
     }
     if (ready > 0 && waits[0].revents != 0) return;
-    AcceptAll();
+    for (const UniqueFd& socket : sockets_) AcceptAll(socket);
   }
 }
 
-void Listener::AcceptAll() {
+void Listener::AcceptAll(const UniqueFd& socket) {
   for (int i = 0; i < kAcceptsPerWake; ++i) {
     sockaddr_storage address{};
     socklen_t size = sizeof(address);
-    UniqueFd fd(accept4(socket_.get(), reinterpret_cast<sockaddr*>(&address), &size,
+    UniqueFd fd(accept4(socket.get(), reinterpret_cast<sockaddr*>(&address), &size,
                         SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd.get() < 0) {
       const bool exhausted =

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/status.h"
 
@@ -36,6 +37,10 @@ class UniqueFd {
 // Listens on TCP. Port 0: any free one. A port that is in use is kFailedPrecondition.
 Result<UniqueFd> ListenOnTcp(const std::string& host, uint16_t port);
 
+// The same on every family of addresses that the host has: `localhost` is 127.0.0.1 and ::1. All
+// have one port. Those that this machine lacks are left out; at least one socket.
+Result<std::vector<UniqueFd>> ListenOnAll(const std::string& host, uint16_t port);
+
 class Listener {
  public:
   // Called on the listener's thread for each connection: non-blocking, over TCP with TCP_NODELAY
@@ -45,7 +50,8 @@ class Listener {
 
   // Starts the thread. `socket` must be listening.
   static Result<std::unique_ptr<Listener>> Start(UniqueFd socket, OnAccept on_accept);
-  // The same, on a socket of ListenOnTcp.
+  static Result<std::unique_ptr<Listener>> Start(std::vector<UniqueFd> sockets, OnAccept on_accept);
+  // The same, on the sockets of ListenOnAll.
   static Result<std::unique_ptr<Listener>> Start(const std::string& host, uint16_t port,
                                                  OnAccept on_accept);
   ~Listener();
@@ -55,11 +61,11 @@ class Listener {
   void Stop();
 
  private:
-  Listener(UniqueFd socket, UniqueFd stop_event, uint16_t port, OnAccept on_accept);
+  Listener(std::vector<UniqueFd> sockets, UniqueFd stop_event, uint16_t port, OnAccept on_accept);
   void Run();
-  void AcceptAll();
+  void AcceptAll(const UniqueFd& socket);
 
-  UniqueFd socket_;
+  std::vector<UniqueFd> sockets_;
   UniqueFd stop_event_;
   const uint16_t port_;
   const OnAccept on_accept_;

@@ -37,6 +37,7 @@ class NcclCollective final : public Collective {
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
   Status AllReduceSum(std::span<float> values) override;
+  bool Waits() const override { return group_->Waits(); }
   void Abort(std::string_view why) override { group_->Abort(why); }
 
  private:

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/task_barrier.h"
+
 namespace millrace::net {
 namespace {
 
@@ -172,7 +174,9 @@ namespace {
 class ReplyHandle final : public HttpReply {
  public:
   explicit ReplyHandle(std::shared_ptr<ReplyQueue> queue) : queue_(std::move(queue)) {}
-  ~ReplyHandle() override { queue_->Abandon(); }
+  ~ReplyHandle() override {
+    RunTask("a dropped request", [this] { queue_->Abandon(); });
+  }
 
   void Send(HttpResponse response) override { queue_->Send(std::move(response)); }
   void Start(HttpResponse head) override { queue_->Start({head.status, head.headers, ""}); }

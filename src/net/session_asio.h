@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "net/body_memory.h"
 #include "net/http1.h"
 #include "net/http_server.h"
 #include "net/listener.h"
@@ -75,8 +76,8 @@ class Session;
 
 // What the sessions of one thread share. Used on that thread only, except for the marked members.
 struct SessionHub {
-  SessionHub(const HttpServerOptions& o, HttpHandler h, TlsContext t)
-      : options(o), handler(std::move(h)), read_buffer(kReadBytes), sweep_timer(io) {
+  SessionHub(const HttpServerOptions& o, HttpHandler h, TlsContext t, BodyMemory& b)
+      : options(o), handler(std::move(h)), bodies(b), read_buffer(kReadBytes), sweep_timer(io) {
     if (t) UseTls(t);
   }
 
@@ -92,13 +93,13 @@ struct SessionHub {
 
   const HttpServerOptions options;
   const HttpHandler handler;
+  BodyMemory& bodies;  // of all threads
   asio::io_context io{1};
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
   std::optional<asio::ssl::context> tls;
   std::vector<char> read_buffer;
   asio::steady_timer sweep_timer;
   std::unordered_set<Session*> sessions;
-  size_t body_bytes = 0;  // of requests that are being read; see BodyLease
   bool cut = false;
 
   std::atomic<bool> draining{false};  // any thread
@@ -106,22 +107,6 @@ struct SessionHub {
   CondVar empty;
   std::atomic<size_t> count{0};  // any thread reads
   std::thread thread;
-};
-
-// The share of SessionHub::body_bytes that one request holds while it is being read.
-class BodyLease {
- public:
-  explicit BodyLease(size_t& total_bytes) : total_bytes_(total_bytes) {}
-  BodyLease(const BodyLease&) = delete;
-  ~BodyLease() { Resize(0); }
-  void Resize(size_t bytes) {
-    total_bytes_ = total_bytes_ - held_bytes_ + bytes;
-    held_bytes_ = bytes;
-  }
-
- private:
-  size_t& total_bytes_;
-  size_t held_bytes_ = 0;
 };
 
 // One connection: a reader, which collects what arrives and notices the end, and a server, which
@@ -187,7 +172,8 @@ class Session : public std::enable_shared_from_this<Session> {
   awaitable<void> WatchHalfClosed();
   awaitable<bool> Handshake();
   awaitable<std::unique_ptr<RequestParser>> ReadRequest(bool first);
-  awaitable<bool> Advance(RequestParser& parser, BodyLease& lease);
+  awaitable<bool> Advance(RequestParser& parser, BodyLease& lease, BodyMemory::Room& room);
+  void ExtendBodyDeadline(size_t bytes);
   awaitable<bool> Answer(std::unique_ptr<RequestParser> parser);
   awaitable<bool> WriteAll(std::string_view data);
   awaitable<void> RefuseWith(int status, std::string_view message);
@@ -225,7 +211,8 @@ class Session : public std::enable_shared_from_this<Session> {
   SteadyTime next_probe_;              // see ReplyQueue::Probe
   bool expired_ = false;               // the deadline has passed
   bool in_transport_ = false;          // waiting for a write or a handshake
-  SteadyTime body_start_;              // of the request being read
+  SteadyTime window_start_;            // of the body being read; see ExtendBodyDeadline
+  size_t window_bytes_ = 0;            // that had arrived by then
 };
 
 }  // namespace millrace::net

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/mutex.h"
+#include "base/task_barrier.h"
 #include "net/session_asio.h"
 
 namespace millrace::net {
@@ -52,10 +53,14 @@ awaitable<void> SessionHub::Sweep() {
   }
 }
 
-SessionGroup::SessionGroup(const HttpServerOptions& options, HttpHandler handler, TlsContext tls)
-    : hub_(std::make_unique<SessionHub>(options, std::move(handler), std::move(tls))) {
+SessionGroup::SessionGroup(const HttpServerOptions& options, HttpHandler handler, TlsContext tls,
+                           BodyMemory& bodies)
+    : hub_(std::make_unique<SessionHub>(options, std::move(handler), std::move(tls), bodies)) {
   asio::co_spawn(hub_->io, hub_->Sweep(), asio::detached);
-  hub_->thread = std::thread([hub = hub_.get()] { hub->io.run(); });
+  hub_->thread = std::thread([hub = hub_.get()] {
+    while (!RunTask("a connection", [hub] { hub->io.run(); })) {
+    }
+  });
 }
 
 SessionGroup::~SessionGroup() {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "net/body_memory.h"
 #include "net/http_server.h"
 #include "net/listener.h"
 #include "net/tls.h"
@@ -17,8 +18,9 @@ struct SessionHub;  // session_asio.h
 
 class SessionGroup {
  public:
-  // `tls` may be null. Starts the thread.
-  SessionGroup(const HttpServerOptions& options, HttpHandler handler, TlsContext tls);
+  // `tls` may be null; `bodies` is of all groups of a server, and outlives them. Starts the thread.
+  SessionGroup(const HttpServerOptions& options, HttpHandler handler, TlsContext tls,
+               BodyMemory& bodies);
   // REQUIRES: no connection is left.
   ~SessionGroup();
 

@@ -180,9 +180,11 @@ Status SlotCollective::AwaitRank(int rank, Counter counter, Time end) {
     } while (SteadyClock().Now() < stop);
   }
   SlotHeader::Rank& peer = header_.ranks[rank];
+  waits_.store(true, std::memory_order_relaxed);
   peer.sleepers.fetch_add(1);
   Status reached = SleepUntilReached(rank, counter, end);
   peer.sleepers.fetch_sub(1);
+  waits_.store(false, std::memory_order_relaxed);
   return reached;
 }
 

@@ -60,6 +60,7 @@ class SlotCollective : public Collective {
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
   Status AllReduceSum(std::span<float> values) override;
+  bool Waits() const override { return waits_.load(std::memory_order_relaxed); }
   void Abort(std::string_view why) override;
   // Ok while the group has not failed. Does not wait; any thread.
   Status Check();
@@ -88,8 +89,9 @@ class SlotCollective : public Collective {
   const std::shared_ptr<void> memory_;
   SlotHeader& header_;
   const int64_t spin_ns_;
-  uint32_t chunk_ = 0;  // being reduced; counts from 1 and wraps
-  Status status_;       // of the first call that failed
+  uint32_t chunk_ = 0;               // being reduced; counts from 1 and wraps
+  std::atomic<bool> waits_ = false;  // longer than it spins
+  Status status_;                    // of the first call that failed
   mutable Mutex abort_mutex_;
   std::string abort_reason_ MR_GUARDED_BY(abort_mutex_);
 };

@@ -13,8 +13,8 @@ namespace millrace::net {
 
 using TlsContext = std::shared_ptr<ssl_ctx_st>;
 
-// A server context: TLS 1.2 or newer with the PEM certificate chain and private key from these
-// files. An error names the file and what is wrong with it.
+// A server context: TLS 1.3, or 1.2 with forward secrecy, with the PEM certificate chain and
+// private key from these files. An error names the file and what is wrong with it.
 Result<TlsContext> LoadServerTls(const std::string& certificate_path, const std::string& key_path);
 
 // A client context. Verifies servers against the system's authorities, or those of `ca_path` if it

@@ -135,6 +135,24 @@ TEST_F(TlsTest, OldVersionsAreRefused) {
   }
 }
 
+TEST_F(TlsTest, CiphersWithoutForwardSecrecyOrWithCbcAreRefused) {
+  Start([](HttpRequest, std::shared_ptr<HttpReply> reply) { reply->Send({}); });
+  for (const auto& [ciphers, accepted] :
+       {std::pair("AES128-SHA:AES128-GCM-SHA256:AES256-GCM-SHA384", false),
+        std::pair("ECDHE-ECDSA-AES128-SHA:ECDHE-RSA-AES128-SHA", false),
+        std::pair("ECDHE-ECDSA-AES256-SHA384:ECDHE-RSA-AES256-SHA384", false),
+        std::pair("ECDHE+AESGCM", true), std::pair("ECDHE+CHACHA20", true)}) {
+    std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()),
+                                                              SSL_CTX_free);
+    SSL_CTX_set_max_proto_version(context.get(), TLS1_2_VERSION);
+    ASSERT_EQ(SSL_CTX_set_cipher_list(context.get(), ciphers), 1) << ciphers;
+    RawClient raw(server_->port());
+    std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context.get()), SSL_free);
+    SSL_set_fd(ssl.get(), raw.fd());
+    EXPECT_EQ(SSL_connect(ssl.get()) == 1, accepted) << ciphers;
+  }
+}
+
 TEST_F(TlsTest, BadFilesAreNamed) {
   const std::string& certificate = options_.tls_certificate_path;
   const std::string& key = options_.tls_key_path;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/host_port.h"
+
 namespace millrace::net {
 namespace {
 
@@ -14,11 +16,6 @@ constexpr uint16_t kHttpsPort = 443;
 bool IsHostByte(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
          c == '-' || c == '_';
-}
-
-bool IsIpv6Byte(char c) {
-  return (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F') || (c >= '0' && c <= '9') || c == ':' ||
-         c == '.';
 }
 
 Status ParsePort(std::string_view text, uint16_t* port) {
@@ -37,9 +34,13 @@ Status ParseAuthority(std::string_view text, Url* url) {
   if (text.starts_with('[')) {
     const size_t close = text.find(']');
     if (close == std::string_view::npos) return InvalidArgument("'[' without ']' in a URL");
+    // "%25" introduces a zone (RFC 6874); a bare '%' is what people write.
     url->host = text.substr(1, close - 1);
+    if (const size_t zone = url->host.find("%25"); zone != std::string::npos) {
+      url->host.erase(zone + 1, 2);
+    }
     rest = text.substr(close + 1);
-    if (!std::all_of(url->host.begin(), url->host.end(), IsIpv6Byte)) {
+    if (url->host.find(':') == std::string::npos || !ParseHost(url->host).ok()) {
       return InvalidArgument("the address in brackets in a URL is not IPv6");
     }
   } else {
@@ -58,14 +59,20 @@ Status ParseAuthority(std::string_view text, Url* url) {
 
 }  // namespace
 
+std::string Url::PortSuffix() const {
+  return port == (https ? kHttpsPort : kHttpPort) ? "" : fmt::format(":{}", port);
+}
+
+// A zone has a meaning on this machine only.
 std::string Url::HostHeader() const {
-  std::string out = host.find(':') == std::string::npos ? host : "[" + host + "]";
-  if (port != (https ? kHttpsPort : kHttpPort)) out += fmt::format(":{}", port);
-  return out;
+  return BracketedHost(host.substr(0, host.find('%'))) + PortSuffix();
 }
 
 std::string Url::ToString() const {
-  return fmt::format("{}://{}{}", https ? "https" : "http", HostHeader(), target);
+  std::string written = host;
+  if (const size_t zone = host.find('%'); zone != std::string::npos) written.insert(zone + 1, "25");
+  return fmt::format("{}://{}{}{}", https ? "https" : "http", BracketedHost(written), PortSuffix(),
+                     target);
 }
 
 Url Url::Join(std::string_view path) const {

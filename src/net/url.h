@@ -14,7 +14,8 @@ inline constexpr size_t kUrlBytesMax = 8 * 1024;
 
 struct Url {
   bool https = false;
-  std::string host;  // a name or an address; IPv6 without brackets
+  // A name or an address; IPv6 without brackets, its zone after '%': "fe80::1%eth0".
+  std::string host;
   uint16_t port = 80;
   std::string target = "/";  // path and query, as given
 
@@ -24,6 +25,9 @@ struct Url {
   std::string HostHeader() const;
   // This URL with `path` appended to its own path, separated by one slash: "/v1" + "/models".
   Url Join(std::string_view path) const;
+
+ private:
+  std::string PortSuffix() const;
 };
 
 // Parses "http://host[:port][/path][?query]", or the same with https. A user, a fragment, spaces

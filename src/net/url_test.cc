@@ -15,15 +15,18 @@ TEST(Url, IsParsedIntoItsParts) {
   EXPECT_EQ(ParseUrl("https://h")->target, "/");
   EXPECT_EQ(ParseUrl("http://h?q")->target, "/?q");
   EXPECT_EQ(ParseUrl("http://[::1]:81/")->host, "::1");
+  EXPECT_EQ(ParseUrl("http://[fe80::1%25eth0]:81/")->host, "fe80::1%eth0");
+  EXPECT_EQ(ParseUrl("http://[fe80::1%eth0]/")->host, "fe80::1%eth0");
 }
 
 TEST(Url, RoundTrips) {
-  for (const char* text :
-       {"http://a/", "https://a:444/b?c", "http://[fe80::1]/", "http://[::1]:8000/v1"}) {
+  for (const char* text : {"http://a/", "https://a:444/b?c", "http://[fe80::1]/",
+                           "http://[::1]:8000/v1", "http://[fe80::1%25eth0]:8000/"}) {
     EXPECT_EQ(ParseUrl(text)->ToString(), text);
   }
   EXPECT_EQ(ParseUrl("http://h:80/")->HostHeader(), "h");
   EXPECT_EQ(ParseUrl("http://h:443/")->HostHeader(), "h:443");
+  EXPECT_EQ(ParseUrl("http://[fe80::1%25eth0]:81/")->HostHeader(), "[fe80::1]:81");
 }
 
 TEST(Url, JoinsPathsWithOneSlash) {
@@ -51,6 +54,8 @@ TEST(Url, RejectsUnsupportedUrls) {
                           "http://h\r\n/",
                           "http://[::1",
                           "http://[x]",
+                          "http://[127.0.0.1]",
+                          "http://[::1%25]",
                           "http://[]",
                           "http://[::1]x",
                           "http://h\\@i",

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/host_port.h"
 
 namespace millrace::net {
 namespace {
@@ -209,33 +210,22 @@ Result<std::unique_ptr<ByteStream>> MakeTlsStream(UniqueFd socket, const TlsCont
       std::make_unique<TlsStream>(std::move(socket), std::move(ssl)));
 }
 
-Result<HostPort> SplitEndpoint(const std::string& endpoint) {
-  const size_t colon = endpoint.rfind(':');
-  if (colon == std::string::npos || colon == 0 || colon + 1 == endpoint.size()) {
-    return InvalidArgument(fmt::format("\"{}\" is not HOST:PORT", endpoint));
-  }
-  HostPort parts{endpoint.substr(0, colon), endpoint.substr(colon + 1)};
-  if (parts.host.size() > 2 && parts.host.front() == '[' && parts.host.back() == ']') {
-    parts.host = parts.host.substr(1, parts.host.size() - 2);
-  }
-  return parts;
-}
-
 bool IsNumeric(const std::string& endpoint) {
-  const auto where = SplitEndpoint(endpoint);
+  const auto where = ParseHostPort(endpoint);
   in6_addr address;
   return !where.ok() || inet_pton(AF_INET, where->host.c_str(), &address) == 1 ||
          inet_pton(AF_INET6, where->host.c_str(), &address) == 1;
 }
 
 Result<UniqueFd> StartConnect(const std::string& endpoint) {
-  MR_ASSIGN_OR_RETURN(const HostPort where, SplitEndpoint(endpoint));
+  MR_ASSIGN_OR_RETURN(const HostPort where, ParseHostPort(endpoint));
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  const int error = getaddrinfo(where.host.c_str(), where.port.c_str(), &hints, &found);
+  const int error =
+      getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &found);
   if (error != 0) {
     return Unavailable(fmt::format("cannot resolve {}: {}", endpoint, gai_strerror(error)));
   }

@@ -50,12 +50,6 @@ std::unique_ptr<ByteStream> MakePlainStream(UniqueFd socket);
 Result<std::unique_ptr<ByteStream>> MakeTlsStream(UniqueFd socket, const TlsContext& context,
                                                   StreamSide side);
 
-struct HostPort {
-  std::string host;
-  std::string port;
-};
-// "127.0.0.1:80", "[::1]:80", "name:80".
-Result<HostPort> SplitEndpoint(const std::string& endpoint);
 // Whether `endpoint` is an address, so that no name lookup is needed.
 bool IsNumeric(const std::string& endpoint);
 

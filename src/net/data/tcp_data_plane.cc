@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/host_port.h"
 #include "base/log.h"
 #include "net/data/same_host.h"
 
@@ -106,9 +107,8 @@ Result<std::unique_ptr<DataPlane>> TcpDataPlane::Start(TcpDataPlaneOptions optio
         p->loop.Post(
             [p, socket, where = std::move(where)] { p->Accept(std::move(*socket), where); });
       }));
-  std::string host = o.advertised_host.empty() ? o.host : o.advertised_host;
-  if (host.find(':') != std::string::npos) host = "[" + host + "]";
-  self.endpoint = fmt::format("{}:{}", host, plane->listener_->port());
+  const std::string& host = o.advertised_host.empty() ? o.host : o.advertised_host;
+  self.endpoint = HostPort{host, plane->listener_->port()}.ToString();
   plane->pool_ = std::make_unique<WorkPool>(o.limits.serving_threads);
   plane->shared.Open(plane->cookie, [p = plane.get()](uint64_t number) {
     p->loop.Post([p, number] { p->TellGone(number); });

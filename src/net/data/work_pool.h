@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/task_barrier.h"
 
 namespace millrace::net {
 
@@ -53,7 +54,7 @@ class WorkPool {
         task = std::move(tasks_.front());
         tasks_.pop_front();
       }
-      task();
+      RunTask("a task of the data plane", task);
     }
   }
 
