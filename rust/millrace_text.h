@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define MRT_ABI_VERSION 2u
+#define MRT_ABI_VERSION 5u
 
 typedef int32_t MrtCode;
 enum {
@@ -49,9 +49,26 @@ void mrt_ids_free(MrtIds ids);
 
 /* ---- Tokenizer ---------------------------------------------------------------------------- */
 
-/* From the bytes of tokenizer.json. Truncation and padding in the file are ignored. */
-MrtCode mrt_tokenizer_new(const uint8_t* json, size_t json_size, size_t vocab_max,
-                          MrtTokenizer** out, MrtBytes* error);
+typedef struct {
+  size_t vocab_max;           /* one more than the largest id */
+  size_t token_bytes_max;     /* of one token of the vocabulary or an added one */
+  size_t added_bytes_max;     /* of all added tokens */
+  size_t steps_max;           /* of the normalizer, and of each other part */
+  size_t step_depth_max;      /* Sequences in Sequences */
+  size_t step_text_bytes_max; /* of a pattern, of what replaces it, of what is put in front */
+  size_t decoder_growth_max;  /* bytes that the decoder may make of one byte of a token */
+  size_t framing_tokens_max;  /* that the post-processor puts around a text */
+  size_t word_chars_max;      /* WordPiece's max_input_chars_per_word */
+  size_t growth_max;          /* bytes that the normalizer may make of a byte of a text ... */
+  size_t growth_bytes_free;   /* ... and of a text beside that */
+  size_t regex_retries_max;   /* of one search, for all files of the process: the first counts */
+} MrtTokenizerLimits;
+
+/* From the bytes of tokenizer.json. Truncation and padding in the file are ignored. `added` is a
+ * JSON list of further tokens, as added_tokens of the file without ids and with only_if_new. */
+MrtCode mrt_tokenizer_new(const uint8_t* json, size_t json_size, const uint8_t* added,
+                          size_t added_size, MrtTokenizerLimits limits, MrtTokenizer** out,
+                          MrtBytes* error);
 void mrt_tokenizer_free(MrtTokenizer* tokenizer);
 
 /* One more than the largest id, so that ids index arrays of this size. */
@@ -61,9 +78,22 @@ enum {
   MRT_ENCODE_ADD_SPECIAL = 1,   /* what the post-processor adds: BOS, EOS */
   MRT_ENCODE_PARSE_SPECIAL = 2, /* special tokens written in the text become their ids */
   MRT_ENCODE_GUARDED = 4,       /* U+FDD0 in the text splits special tokens, then vanishes */
+  MRT_ENCODE_INSIDE = 8,        /* the text goes on where a place divides a longer one */
+  MRT_ENCODE_CONTENT_ONLY = 16, /* without the post-processor; see mrt_tokenizer_frame */
 };
 MrtCode mrt_tokenizer_encode(const MrtTokenizer* tokenizer, const uint8_t* text, size_t text_size,
                              uint32_t flags, size_t text_bytes_max, MrtIds* out, MrtBytes* error);
+
+/* What the post-processor makes of the tokens of a text that was encoded in parts. */
+MrtCode mrt_tokenizer_frame(const MrtTokenizer* tokenizer, const uint32_t* ids, size_t ids_size,
+                            uint32_t flags, MrtIds* out, MrtBytes* error);
+
+/* Places where a text can be divided so that its parts have the tokens of the whole: the first one
+ * from `from` on, or text_size; the last one up to `from`, or 0. */
+size_t mrt_tokenizer_place_after(const MrtTokenizer* tokenizer, const uint8_t* text,
+                                 size_t text_size, size_t from);
+size_t mrt_tokenizer_place_before(const MrtTokenizer* tokenizer, const uint8_t* text,
+                                  size_t text_size, size_t from);
 
 /* Ids outside the vocabulary decode to nothing. */
 MrtCode mrt_tokenizer_decode(const MrtTokenizer* tokenizer, const uint32_t* ids, size_t ids_size,
@@ -109,10 +139,13 @@ MrtCode mrt_template_new(const uint8_t* source, size_t source_size, MrtTemplateL
                          MrtTemplate** out, MrtBytes* error);
 void mrt_template_free(MrtTemplate* tmpl);
 
-/* `context` is a JSON object of variables; `civil_seconds` is the local wall clock (seconds since
- * 1970-01-01 00:00 local time) that strftime_now shows. */
+/* `context` is a JSON object of variables. `twins` is a text of noncharacters from U+FDD0 to
+ * U+FDEF, each followed by the character that it stands for: the template sees these, and the
+ * output has the twins (src/text/special_guard.h). `civil_seconds` is the local wall clock (seconds
+ * since 1970-01-01 00:00 local time) that strftime_now shows. */
 MrtCode mrt_template_render(const MrtTemplate* tmpl, const uint8_t* context, size_t context_size,
-                            int64_t civil_seconds, MrtBytes* out, MrtBytes* error);
+                            const uint8_t* twins, size_t twins_size, int64_t civil_seconds,
+                            MrtBytes* out, MrtBytes* error);
 
 /* ---- Constrained output --------------------------------------------------------------------- */
 
@@ -130,7 +163,8 @@ typedef struct MrtGrammar MrtGrammar;
 /* One sequence. It changes, so one thread may use it at a time. */
 typedef struct MrtMatcher MrtMatcher;
 
-/* A token table, all numbers 32 bits and little-endian: "mrtable1", the number of tokens, the
+/* A token table, all numbers 32 bits and little-endian: "mrtable1" ("mrbytes1" for a table of bytes
+ * that stands for one with more tokens, whatever a grammar calls them), the number of tokens, the
  * number of end-of-sequence tokens, their ids, then for each token 2 * size, + 1 for a special
  * token, and its bytes: what it adds to a text, a special token's name; none: never allowed. */
 MrtCode mrt_vocabulary_new(const uint8_t* table, size_t table_size, MrtGrammarLimits limits,
@@ -141,6 +175,8 @@ void mrt_vocabulary_free(MrtVocabulary* vocabulary);
 MrtCode mrt_grammar_new(const MrtVocabulary* vocabulary, const uint8_t* grammar,
                         size_t grammar_size, MrtGrammar** out, MrtBytes* error);
 void mrt_grammar_free(MrtGrammar* grammar);
+/* The same in the kinds and notations of the version before: GBNF has become Lark. */
+void mrt_grammar_text(const MrtGrammar* grammar, MrtBytes* out);
 
 /* At the start of the text. */
 MrtCode mrt_matcher_new(const MrtGrammar* grammar, MrtMatcher** out, MrtBytes* error);
@@ -148,9 +184,13 @@ void mrt_matcher_free(MrtMatcher* matcher);
 MrtCode mrt_matcher_consume(MrtMatcher* matcher, const uint32_t* tokens, size_t tokens_size,
                             MrtBytes* error);
 /* Token t may come next if bit t % 32 of word t / 32 is set. After a complete text only the
- * end-of-sequence tokens are. After an error every call fails. */
-MrtCode mrt_matcher_mask(MrtMatcher* matcher, uint32_t* words, size_t words_size,
+ * end-of-sequence tokens are. *any is 1 if every token may come; the words are then not written.
+ * MRT_INTERNAL: the engine panicked, and did again when the matcher was made anew. After an error
+ * every call fails. */
+MrtCode mrt_matcher_mask(MrtMatcher* matcher, uint32_t* words, size_t words_size, int32_t* any,
                          MrtBytes* error);
+/* For tests: from now on the engine panics in all matchers of the grammar. */
+void mrt_matcher_break_for_test(MrtMatcher* matcher);
 
 #ifdef __cplusplus
 }

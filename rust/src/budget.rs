@@ -4,12 +4,14 @@
 //! minijinja renders on the calling thread, so the budget is the thread's.
 
 use std::cell::Cell;
-use std::fmt::{self, Write};
+use std::fmt::Write;
 
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-use crate::json_out::number;
+use crate::json_out::{number, Floats};
+use crate::objects::held;
+use crate::repr::push_repr;
 
 /// The cost of one element of a list or a map, in bytes.
 pub const NODE_BYTES: usize = 32;
@@ -86,7 +88,12 @@ fn charge_levels(value: &Value, levels: usize) -> Result<(), Error> {
             }
         }
         ValueKind::Iterable => charge(NODE_BYTES.saturating_mul(value.len().unwrap_or(1)))?,
-        _ => {}
+        _ => {
+            for item in held(value) {
+                charge(NODE_BYTES)?;
+                charge_levels(item, levels - 1)?;
+            }
+        }
     }
     Ok(())
 }
@@ -103,14 +110,6 @@ pub fn charge_shallow(value: &Value) -> Result<(), Error> {
     }
 }
 
-/// Turns a lazy iterable into a list of its items: one that reads another would form a chain.
-pub fn eager(value: Value) -> Result<Value, Error> {
-    if value.kind() != ValueKind::Iterable {
-        return Ok(value);
-    }
-    collect(value.try_iter()?).map(Value::from)
-}
-
 pub fn collect(items: impl Iterator<Item = Value>) -> Result<Vec<Value>, Error> {
     let mut list = Vec::new();
     for item in items {
@@ -120,39 +119,27 @@ pub fn collect(items: impl Iterator<Item = Value>) -> Result<Vec<Value>, Error> 
     Ok(list)
 }
 
-struct Charged<'a> {
-    out: &'a mut dyn Write,
-    failure: Option<Error>,
-}
-
-impl Write for Charged<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        if let Err(error) = charge(text.len()) {
-            self.failure = Some(error);
-            return Err(fmt::Error);
-        }
-        self.out.write_str(text)
-    }
-}
-
-/// Prints `value` within the budget; scalars look as in Python.
+/// Prints `value` within the budget, as Python's str() shows it.
 pub fn print(value: &Value, out: &mut dyn Write) -> Result<(), Error> {
-    let mut charged = Charged { out, failure: None };
     let written = match value.as_str() {
-        Some(text) => charged.write_str(text),
+        Some(text) => charge(text.len()).map(|()| out.write_str(text))?,
         None => match value.kind() {
             ValueKind::Undefined => Ok(()),
-            ValueKind::None => charged.write_str("None"),
-            ValueKind::Bool => charged.write_str(if value.is_true() { "True" } else { "False" }),
-            ValueKind::Number => charged.write_str(&number(value)),
-            _ => write!(charged, "{value}"),
+            ValueKind::None => out.write_str("None"),
+            ValueKind::Bool => out.write_str(if value.is_true() { "True" } else { "False" }),
+            ValueKind::Number => {
+                let text = number(value, Floats::Python);
+                charge(text.len()).map(|()| out.write_str(&text))?
+            }
+            _ => {
+                charge_deep(value)?;
+                let mut text = String::new();
+                push_repr(&mut text, value)?;
+                charge(text.len()).map(|()| out.write_str(&text))?
+            }
         },
     };
-    match (charged.failure, written) {
-        (Some(error), _) => Err(error),
-        (None, Err(_)) => Err(Error::new(ErrorKind::WriteFailure, "cannot print the value")),
-        (None, Ok(())) => Ok(()),
-    }
+    written.map_err(|_| Error::new(ErrorKind::WriteFailure, "cannot print the value"))
 }
 
 pub fn to_text(value: &Value) -> Result<String, Error> {

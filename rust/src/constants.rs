@@ -71,12 +71,36 @@ impl Constant {
 }
 
 #[derive(Default)]
-struct Sum {
+struct Sum<'a> {
     bytes: u64,
     excess: Option<Span>, // where the limit was passed
+    names: Vec<&'a str>,  // variables that were read
+    misread: Option<(&'a str, Span)>,
+    // The block around, up to the loop, that a break would leave without its end.
+    inside: Option<&'static str>,
+    left: Option<(&'static str, Span)>,
 }
 
-impl Sum {
+impl<'a> Sum<'a> {
+    /// A name that `exprs` would read inside the scope that they begin; in Jinja2 they read the one
+    /// before it, or an argument, in an order that minijinja does not have.
+    fn scope(&mut self, exprs: impl IntoIterator<Item = &'a Expr<'a>>, made: &[&'a Expr<'a>]) {
+        let made: Vec<&str> = made
+            .iter()
+            .filter_map(|expr| match expr {
+                Expr::Var(var) => Some(var.id),
+                _ => None,
+            })
+            .collect();
+        for expr in exprs {
+            self.names.clear();
+            self.top(expr);
+            if let Some(name) = self.names.iter().find(|name| made.contains(name)) {
+                self.misread.get_or_insert((*name, expr.span()));
+            }
+        }
+    }
+
     /// A constant that is not part of a larger one.
     fn add(&mut self, constant: Option<Constant>, span: Span) {
         self.bytes = self.bytes.saturating_add(constant.map_or(0, |made| made.bytes));
@@ -85,18 +109,18 @@ impl Sum {
         }
     }
 
-    fn top(&mut self, expr: &Expr) {
+    fn top(&mut self, expr: &'a Expr<'a>) {
         let made = self.expr(expr);
         self.add(made, expr.span());
     }
 
-    fn tops<'a>(&mut self, exprs: impl IntoIterator<Item = &'a Expr<'a>>) {
+    fn tops(&mut self, exprs: impl IntoIterator<Item = &'a Expr<'a>>) {
         for expr in exprs {
             self.top(expr);
         }
     }
 
-    fn args(&mut self, args: &[CallArg]) {
+    fn args(&mut self, args: &'a [CallArg<'a>]) {
         for arg in args {
             match arg {
                 CallArg::Pos(expr)
@@ -107,13 +131,13 @@ impl Sum {
         }
     }
 
-    fn call(&mut self, call: &Call) {
+    fn call(&mut self, call: &'a Call<'a>) {
         self.top(&call.expr);
         self.args(&call.args);
     }
 
     /// A literal folds if all of its elements are constant literals.
-    fn literal<'a>(&mut self, items: impl Iterator<Item = &'a Expr<'a>>) -> Option<Constant> {
+    fn literal(&mut self, items: impl Iterator<Item = &'a Expr<'a>>) -> Option<Constant> {
         let mut made = Constant { bytes: 0, magnitude: 1, whole: true };
         let mut folds = true;
         for item in items {
@@ -130,7 +154,7 @@ impl Sum {
         folds.then_some(made)
     }
 
-    fn binary(&mut self, binary: &BinOp, span: Span) -> Option<Constant> {
+    fn binary(&mut self, binary: &'a BinOp<'a>, span: Span) -> Option<Constant> {
         let (left, right) = (self.expr(&binary.left), self.expr(&binary.right));
         if let (Some(a), Some(b)) = (left, right) {
             return Some(Constant::binary(binary.op, a, b));
@@ -141,7 +165,7 @@ impl Sum {
     }
 
     /// A chain such as 1 < 2 < 3. Its value is a truth value.
-    fn comparison(&mut self, compare: &Compare) -> Option<Constant> {
+    fn comparison(&mut self, compare: &'a Compare<'a>) -> Option<Constant> {
         let operands = iter::once(&compare.expr).chain(compare.ops.iter().map(|op| &op.expr));
         let parts: Vec<_> = operands.map(|expr| (self.expr(expr), expr.span())).collect();
         let folds = parts.iter().all(|(part, _)| part.is_some());
@@ -157,7 +181,7 @@ impl Sum {
     }
 
     /// The folded form of `expr`; None if it is not constant, and then its constants are added.
-    fn expr(&mut self, expr: &Expr) -> Option<Constant> {
+    fn expr(&mut self, expr: &'a Expr<'a>) -> Option<Constant> {
         match expr {
             Expr::Const(value) => return Some(Constant::of(&value.value)),
             Expr::UnaryOp(unary) => return self.expr(&unary.expr),
@@ -165,7 +189,7 @@ impl Sum {
             Expr::List(list) => return self.literal(list.items.iter()),
             Expr::Tuple(tuple) => return self.literal(tuple.items.iter()),
             Expr::Map(map) => return self.literal(map.keys.iter().chain(&map.values)),
-            Expr::Var(_) => {}
+            Expr::Var(var) => self.names.push(var.id),
             Expr::Compare(compare) => return self.comparison(compare),
             Expr::IfExpr(choice) => {
                 self.tops([&choice.test_expr, &choice.true_expr]);
@@ -190,25 +214,38 @@ impl Sum {
         None
     }
 
-    fn body(&mut self, body: &[Stmt]) {
+    fn body_of(&mut self, body: &'a [Stmt<'a>], inside: Option<&'static str>) {
+        let outer = std::mem::replace(&mut self.inside, inside);
+        self.body(body);
+        self.inside = outer;
+    }
+
+    fn leave(&mut self, at: Span) {
+        if let Some(block) = self.inside {
+            self.left.get_or_insert((block, at));
+        }
+    }
+
+    fn body(&mut self, body: &'a [Stmt<'a>]) {
         for stmt in body {
             self.stmt(stmt);
         }
     }
 
-    fn declared(&mut self, declared: &Macro) {
-        self.tops(&declared.defaults);
+    fn declared(&mut self, declared: &'a Macro<'a>) {
+        let made: Vec<&Expr> = declared.args.iter().collect();
+        self.scope(&declared.defaults, &made);
         self.body(&declared.body);
     }
 
-    fn stmt(&mut self, stmt: &Stmt) {
+    fn stmt(&mut self, stmt: &'a Stmt<'a>) {
         match stmt {
             Stmt::Template(node) => self.body(&node.children),
             Stmt::EmitExpr(node) => self.top(&node.expr),
             Stmt::ForLoop(node) => {
                 self.top(&node.iter);
                 self.tops(&node.filter_expr);
-                self.body(&node.body);
+                self.body_of(&node.body, None);
                 self.body(&node.else_body);
             }
             Stmt::IfCond(node) => {
@@ -217,13 +254,16 @@ impl Sum {
                 self.body(&node.false_body);
             }
             Stmt::WithBlock(node) => {
-                self.tops(node.assignments.iter().map(|(_, value)| value));
-                self.body(&node.body);
+                let made: Vec<&Expr> = node.assignments.iter().map(|(target, _)| target).collect();
+                for (place, (_, value)) in node.assignments.iter().enumerate() {
+                    self.scope([value], &made[..place]);
+                }
+                self.body_of(&node.body, Some("with"));
             }
             Stmt::Set(node) => self.top(&node.expr),
             Stmt::SetBlock(node) => {
                 self.tops(&node.filter);
-                self.body(&node.body);
+                self.body_of(&node.body, Some("set"));
             }
             Stmt::AutoEscape(node) => {
                 self.top(&node.enabled);
@@ -231,7 +271,7 @@ impl Sum {
             }
             Stmt::FilterBlock(node) => {
                 self.top(&node.filter);
-                self.body(&node.body);
+                self.body_of(&node.body, Some("filter"));
             }
             Stmt::Block(node) => self.body(&node.body),
             Stmt::Import(node) => self.top(&node.expr),
@@ -244,15 +284,31 @@ impl Sum {
                 self.declared(&node.macro_decl);
             }
             Stmt::Do(node) => self.call(&node.call),
-            Stmt::EmitRaw(_) | Stmt::Continue(_) | Stmt::Break(_) => {}
+            Stmt::EmitRaw(_) => {}
+            Stmt::Continue(node) => self.leave(node.span()),
+            Stmt::Break(node) => self.leave(node.span()),
         }
     }
 }
 
-/// Refuses a template whose constants would be too large when folded.
+/// Refuses a template whose constants would be too large when folded, one with names that minijinja
+/// would look up in another scope than Jinja2, and one with jumps that it compiles wrongly.
 pub fn check(tree: &Stmt) -> Result<(), Failure> {
     let mut sum = Sum::default();
     sum.stmt(tree);
+    if let Some((block, at)) = sum.left {
+        return Err(Failure::Invalid(format!(
+            "{{% break %}} and {{% continue %}} must not leave a {{% {block} %}} (chat template, line {})",
+            at.start_line
+        )));
+    }
+    if let Some((name, at)) = sum.misread {
+        return Err(Failure::Invalid(format!(
+            "a default of a macro, or a value of {{% with %}}, must not name {name:?} of the same \
+             tag (chat template, line {})",
+            at.start_line
+        )));
+    }
     match sum.excess {
         Some(at) => Err(Failure::Limit(format!(
             "the constants take more than {CONSTANT_BYTES_MAX} bytes (chat template, line {}, \

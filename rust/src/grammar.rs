@@ -8,12 +8,19 @@ use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::toktrie::{
     ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId,
 };
-use llguidance::{earley::SlicedBiasComputer, regex_to_lark, Matcher, ParserFactory};
+use llguidance::{earley::SlicedBiasComputer, regex_to_lark, ParserFactory};
 use serde_json::{json, Value};
 
-use crate::{enter, slice, text, Bytes, Failure};
+use crate::engine::{Allowed, Engine, Tokens};
+use crate::matcher::{Grammar, Matcher, Start};
+use crate::reasoned::Reasoned;
+use crate::schema::prepare;
+use crate::schema_place::locate;
+use crate::{enter, give_bytes, slice, text, Bytes, Failure};
 
 const MAGIC: &[u8] = b"mrtable1";
+/// Of a table that stands for one with tokens that it does not have.
+const STAND_IN_MAGIC: &[u8] = b"mrbytes1";
 const SPECIAL: u32 = 1;
 
 #[repr(C)]
@@ -27,15 +34,7 @@ pub struct GrammarLimits {
 }
 
 pub struct Vocabulary {
-    factory: ParserFactory,
-}
-
-pub struct Grammar {
-    start: Matcher,
-}
-
-pub struct GrammarMatcher {
-    matcher: Matcher,
+    tokens: Arc<Tokens>,
 }
 
 /// Reads the little-endian table that `mrt_vocabulary_new` takes.
@@ -58,7 +57,8 @@ impl<'a> Reader<'a> {
 
 fn trie_of(table: &[u8]) -> anyhow::Result<TokTrie> {
     let mut reader = Reader { rest: table };
-    ensure!(reader.take(MAGIC.len())? == MAGIC, "this is no token table");
+    let magic = reader.take(MAGIC.len())?;
+    ensure!(magic == MAGIC || magic == STAND_IN_MAGIC, "this is no token table");
     let vocab_size = reader.number()?;
     let ends = reader.number()?;
     ensure!(ends > 0, "the vocabulary has no end-of-sequence token");
@@ -102,25 +102,42 @@ impl Vocabulary {
             verbose_errors: false,
         };
         factory.quiet();
-        Ok(Vocabulary { factory })
-    }
-
-    fn compile(&self, grammar: &str) -> anyhow::Result<Grammar> {
-        let mut start = Matcher::new(self.factory.create_parser(top_level(grammar)?));
-        if let Some(error) = start.get_error() {
-            bail!(error);
-        }
-        ensure!(!start.is_stopped(), "no text matches it");
-        // The first mask shows what only matching finds: limits, and grammars that match nothing.
-        // It also warms the caches that all sequences of the grammar share.
-        let mask = start.compute_mask_or_eos()?;
-        ensure!(!mask.is_zero(), "no text of this vocabulary matches it");
-        Ok(Grammar { start })
+        let stand_in = table.starts_with(STAND_IN_MAGIC);
+        Ok(Vocabulary { tokens: Arc::new(Tokens::new(env, factory, stand_in)) })
     }
 }
 
+/// Compiles "<kind>:<text>".
+pub fn compile(tokens: &Arc<Tokens>, grammar: &str) -> anyhow::Result<Start> {
+    let Some(reasoned) = grammar.strip_prefix("reasoned:") else {
+        return Ok(Start::Plain(engine_of(tokens, grammar)?));
+    };
+    let options: Value = serde_json::from_str(reasoned)?;
+    let body = match options["grammar"].as_str().unwrap_or("") {
+        "" => None,
+        body => Some(engine_of(tokens, body)?),
+    };
+    Ok(Start::Reasoned(Arc::new(Reasoned::new(tokens, &options, body)?)))
+}
+
+fn engine_of(tokens: &Arc<Tokens>, grammar: &str) -> anyhow::Result<Engine> {
+    let Some(schema) = grammar.strip_prefix("json_schema:") else {
+        return Engine::new(tokens, top_level(tokens, grammar)?);
+    };
+    let schema = schema_of(schema)?;
+    let compiled = |schema: &Value| {
+        Engine::new(tokens, TopLevelGrammar::from_json_schema(schema.clone())).map_err(first_line)
+    };
+    compiled(&schema).map_err(|why| {
+        match locate(&schema, &why, &mut |schema| compiled(schema).err()) {
+            Some(located) => anyhow!(located),
+            None => anyhow!(why),
+        }
+    })
+}
+
 /// The errors of the crate show the place in the grammar and may carry a backtrace.
-fn first_line(error: anyhow::Error) -> String {
+pub fn first_line(error: anyhow::Error) -> String {
     let message = error.to_string();
     let mut lines = message.lines().map(str::trim);
     let mut first = lines.next().unwrap_or("").to_string();
@@ -134,73 +151,49 @@ fn first_line(error: anyhow::Error) -> String {
     first
 }
 
-fn top_level(grammar: &str) -> anyhow::Result<TopLevelGrammar> {
+fn top_level(tokens: &Tokens, grammar: &str) -> anyhow::Result<TopLevelGrammar> {
     let (kind, text) = grammar.split_once(':').ok_or_else(|| anyhow!("it has no kind"))?;
     Ok(match kind {
         "json_schema" => TopLevelGrammar::from_json_schema(schema_of(text)?),
         "regex" => TopLevelGrammar::from_regex(without_anchors(text)),
         "choice" => TopLevelGrammar::from_lark(lark_of_choice(&serde_json::from_str(text)?)?),
-        "lark" => TopLevelGrammar::from_lark(text.to_string()),
-        "tags" => TopLevelGrammar::from_lark(lark_of_tags(&serde_json::from_str(text)?)?),
-        "reasoned" => TopLevelGrammar::from_lark(lark_of_reasoned(&serde_json::from_str(text)?)?),
+        "lark" => {
+            check_attributes(text)?;
+            TopLevelGrammar::from_lark(with_prepared_schemas(text)?)
+        }
+        "tags" => {
+            let tags = serde_json::from_str(text)?;
+            TopLevelGrammar::from_lark(lark_of_tags(&tags, &tokens.special_texts())?)
+        }
         _ => bail!("{kind} is no kind of grammar"),
     })
 }
 
 fn schema_of(text: &str) -> anyhow::Result<Value> {
     let mut schema = serde_json::from_str(text)?;
-    without_annotations(&mut schema);
+    prepare(&mut schema)?;
     Ok(schema)
 }
 
-/// The formats that the crate constrains.
-const FORMATS: &[&str] =
-    &["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
-
-/// Removes what has no effect on which values are valid, and the crate refuses.
-fn without_annotations(schema: &mut Value) {
-    let Some(object) = schema.as_object_mut() else { return };
-    // By the specification an unknown format is an annotation.
-    if object.get("format").and_then(Value::as_str).is_some_and(|name| !FORMATS.contains(&name)) {
-        object.remove("format");
+/// Schemas within a grammar follow "%json".
+fn with_prepared_schemas(lark: &str) -> anyhow::Result<String> {
+    const MARK: &str = "%json";
+    let mut out = String::with_capacity(lark.len());
+    let mut rest = lark;
+    while let Some(at) = rest.find(MARK) {
+        let (before, after) = rest.split_at(at + MARK.len());
+        out += before;
+        rest = after;
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+        // Anything else is text of the grammar.
+        let Some(Ok(mut schema @ Value::Object(_))) = values.next() else { continue };
+        rest = &rest[values.byte_offset()..];
+        let line = before.rsplit('\n').next().unwrap_or("");
+        let rule = line.split(':').next().unwrap_or("").trim();
+        prepare(&mut schema).map_err(|why| anyhow!("{rule}: {why}"))?;
+        out += &format!(" {schema}");
     }
-    if object.get("uniqueItems") == Some(&Value::Bool(false)) {
-        object.remove("uniqueItems");
-    }
-    if !object.contains_key("then") && !object.contains_key("else") {
-        object.remove("if");
-    }
-    if !object.contains_key("contains") {
-        object.remove("minContains");
-        object.remove("maxContains");
-    }
-    for (key, value) in object.iter_mut() {
-        match key.as_str() {
-            "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas" => {
-                value
-                    .as_object_mut()
-                    .into_iter()
-                    .flatten()
-                    .for_each(|(_, s)| without_annotations(s));
-            }
-            "allOf" | "anyOf" | "oneOf" | "prefixItems" => {
-                value.as_array_mut().into_iter().flatten().for_each(without_annotations);
-            }
-            "items"
-            | "additionalProperties"
-            | "not"
-            | "if"
-            | "then"
-            | "else"
-            | "contains"
-            | "propertyNames"
-            | "unevaluatedItems"
-            | "unevaluatedProperties" => {
-                without_annotations(value);
-            }
-            _ => (),
-        }
-    }
+    Ok(out + rest)
 }
 
 /// The whole output matches anyway.
@@ -234,8 +227,29 @@ fn string_of<'a>(object: &'a Value, key: &str) -> anyhow::Result<&'a str> {
     object[key].as_str().ok_or_else(|| anyhow!("a structure has no string \"{key}\""))
 }
 
+/// A special token and its text.
+type Special = (String, TokenId);
+
+/// A text, of which special tokens may be spelled or be themselves.
+fn spelled(text: &str, specials: &[Special]) -> String {
+    let first = specials.iter().filter_map(|special| Some((text.find(&special.0)?, special)));
+    // Of those that begin at one place, the longest.
+    match first.min_by_key(|(at, special)| (*at, usize::MAX - special.0.len())) {
+        None if text.is_empty() => String::new(),
+        None => literal(text),
+        Some((at, (special, id))) => {
+            let before = match at {
+                0 => String::new(),
+                _ => literal(&text[..at]),
+            };
+            let after = spelled(&text[at + special.len()..], specials);
+            format!("{before} ({} | <[{id}]>) {after}", literal(special))
+        }
+    }
+}
+
 /// Free text; where one of the triggers comes, one of the structures that begin with it follows.
-fn lark_of_tags(tags: &Value) -> anyhow::Result<String> {
+fn lark_of_tags(tags: &Value, specials: &[Special]) -> anyhow::Result<String> {
     let list = |key: &str| {
         let items = tags[key].as_array().filter(|items| !items.is_empty());
         items.ok_or_else(|| anyhow!("structural tags need a list \"{key}\""))
@@ -250,15 +264,19 @@ fn lark_of_tags(tags: &Value) -> anyhow::Result<String> {
     let mut parts = Vec::new();
     for (i, structure) in structures.iter().enumerate() {
         let begin = string_of(structure, "begin")?;
-        let Some(used) = triggers.iter().position(|trigger| begin.starts_with(trigger)) else {
-            bail!("no trigger is the beginning of {begin:?}");
-        };
-        let rest = &begin[triggers[used].len()..];
-        let rest = if rest.is_empty() { String::new() } else { literal(rest) };
-        let end = literal(string_of(structure, "end")?);
+        let used = trigger_of(begin, &triggers)?;
+        let trigger = triggers[used];
+        let rest = spelled(&begin[trigger.len()..], specials);
+        let end = spelled(string_of(structure, "end")?, specials);
         let mut schema = structure.get("schema").cloned().unwrap_or(json!({}));
-        without_annotations(&mut schema);
-        rules += &format!("tag_{i}: free_{used} {rest} body_{i} {end}\nbody_{i}: %json {schema}\n");
+        prepare(&mut schema).map_err(|why| anyhow!("structures[{i}]: {why}"))?;
+        let mut opened = format!("free_{used} {rest}");
+        let special = specials.iter().filter(|(text, _)| trigger.starts_with(text));
+        if let Some((text, id)) = special.max_by_key(|(text, _)| text.len()) {
+            let rest = spelled(&begin[text.len()..], specials);
+            opened = format!("({opened} | TAIL? <[{id}]> {rest})");
+        }
+        rules += &format!("tag_{i}: {opened} body_{i} {end}\nbody_{i}: %json {schema}\n");
         parts.push(format!("tag_{i}"));
     }
     for (k, trigger) in triggers.iter().enumerate() {
@@ -267,69 +285,53 @@ fn lark_of_tags(tags: &Value) -> anyhow::Result<String> {
     Ok(format!("start: ({})* TAIL\nTAIL: /(.|\\n)*/\n{rules}", parts.join(" | ")))
 }
 
-/// Reasoning, of a limited number of tokens if there is a budget, and then what the inner grammar
-/// says, or anything.
-fn lark_of_reasoned(reasoned: &Value) -> anyhow::Result<String> {
-    // A marker that is a special token cannot be written as text.
-    let marker = |key: &str| match reasoned[format!("{key}_id")].as_u64() {
-        Some(id) => Ok((format!("<[{id}]>"), true)),
-        None => string_of(reasoned, key).map(|text| (literal(text), false)),
+/// The trigger that a structure comes after: the first that has come when its beginning is written.
+fn trigger_of(begin: &str, triggers: &[&str]) -> anyhow::Result<usize> {
+    let prefixes = triggers.iter().enumerate().filter(|(_, trigger)| begin.starts_with(**trigger));
+    let Some((used, trigger)) = prefixes.min_by_key(|(_, trigger)| trigger.len()) else {
+        bail!("no trigger is the beginning of {begin:?}");
     };
-    let (begin, _) = marker("begin")?;
-    let (end, end_is_token) = marker("end")?;
-    let mut attributes = Vec::new();
-    if !end_is_token {
-        attributes.push(format!("stop={end}"));
+    let before_its_end = &trigger.as_bytes()[..trigger.len() - 1];
+    let comes_first =
+        |other: &&&str| before_its_end.windows(other.len()).any(|part| part == other.as_bytes());
+    match triggers.iter().find(comes_first) {
+        Some(other) => bail!("the trigger {other:?} would come within {trigger:?}"),
+        None => Ok(used),
     }
-    if let Some(budget) = reasoned["budget"].as_u64() {
-        attributes.push(format!("max_tokens={budget}"));
-    }
-    let attributes = match attributes.is_empty() {
-        true => String::new(),
-        false => format!("[{}]", attributes.join(", ")),
-    };
-    let start = match reasoned["begun"].as_bool() {
-        Some(true) => "start: reasoning body".to_string(),
-        _ => format!("start: ({begin} reasoning)? body"),
-    };
-    Ok(format!(
-        "{start}\nreasoning: thoughts {end} GAP?\nthoughts{attributes}: /(.|\\n)*/\n\
-         GAP: /[ \\n]{{1,4}}/\n{}\n",
-        body_of(reasoned["grammar"].as_str().unwrap_or(""))?
-    ))
 }
 
-/// The rule `body` and those that it needs.
-fn body_of(grammar: &str) -> anyhow::Result<String> {
-    if grammar.is_empty() {
-        return Ok("body: /(.|\\n)*/".to_string());
-    }
-    let (kind, text) = grammar.split_once(':').ok_or_else(|| anyhow!("it has no kind"))?;
-    let lark = match kind {
-        "json_schema" => {
-            return Ok(format!("body: %json {}", schema_of(text)?));
+/// Attributes of rules that would be ignored, or have the parser go back over what has been sent.
+fn check_attributes(lark: &str) -> anyhow::Result<()> {
+    for line in lark.lines() {
+        let Some((rule, rest)) = line.split_once('[') else { continue };
+        let rule = rule.trim().trim_start_matches(['?', '!']);
+        let is_name = |c: char| c.is_alphanumeric() || "_-:%".contains(c);
+        if rule.is_empty() || !rule.chars().all(is_name) {
+            continue;
         }
-        "regex" => format!("start: /{}/\n", regex_to_lark(without_anchors(text), "")),
-        "choice" => lark_of_choice(&serde_json::from_str(text)?)?,
-        "lark" => text.to_string(),
-        "tags" => lark_of_tags(&serde_json::from_str(text)?)?,
-        _ => bail!("{kind} is no kind of grammar"),
-    };
-    let mut found = false;
-    let lines = lark.lines().map(|line| {
-        let rest = line
-            .trim_start()
-            .strip_prefix("start")
-            .filter(|rest| matches!(rest.trim_start().chars().next(), Some(':') | Some('[')));
-        found |= rest.is_some();
-        rest.map_or(line.to_string(), |rest| format!("body{rest}"))
-    });
-    let lark = lines.collect::<Vec<_>>().join("\n");
-    ensure!(found, "it has no rule \"start\"");
-    Ok(lark)
+        let Some((attributes, _)) = rest.split_once(']') else { continue };
+        for attribute in attributes.split(',') {
+            let (name, value) = attribute.split_once('=').unwrap_or((attribute, ""));
+            match (name.trim(), value.trim()) {
+                ("stop", "\"\"") => (),
+                ("stop" | "stop_capture", _) => bail!(
+                    "\"{}\" of the rule {rule} is not supported: the text that stops it would have \
+                     to be taken back; use suffix=, which is a part of the answer",
+                    name.trim()
+                ),
+                ("temperature", _) => bail!(
+                    "\"temperature\" of the rule {rule} is not supported; set the temperature of the \
+                     request"
+                ),
+                _ => (),
+            }
+        }
+    }
+    Ok(())
 }
 
-fn escaped(text: &str) -> String {
+/// A regular expression of this text.
+pub fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         if r"\.+*?()|[]{}^$#&-~".contains(c) {
@@ -381,10 +383,17 @@ pub unsafe extern "C" fn mrt_grammar_new(
     error: *mut Bytes,
 ) -> i32 {
     enter(error, || {
-        let compiled = (*vocabulary).compile(text(grammar, grammar_size)?).map_err(invalid)?;
+        let compiled = Grammar::new(&(*vocabulary).tokens, text(grammar, grammar_size)?)?;
         out.write(Box::into_raw(Box::new(compiled)));
         Ok(())
     })
+}
+
+/// # Safety
+/// `grammar` is a live handle; `out` is writable.
+#[no_mangle]
+pub unsafe extern "C" fn mrt_grammar_text(grammar: *const Grammar, out: *mut Bytes) {
+    give_bytes(out, (*grammar).text().as_bytes().to_vec());
 }
 
 /// # Safety
@@ -401,12 +410,11 @@ pub unsafe extern "C" fn mrt_grammar_free(grammar: *mut Grammar) {
 #[no_mangle]
 pub unsafe extern "C" fn mrt_matcher_new(
     grammar: *const Grammar,
-    out: *mut *mut GrammarMatcher,
+    out: *mut *mut Matcher,
     error: *mut Bytes,
 ) -> i32 {
     enter(error, || {
-        let matcher = (*grammar).start.clone();
-        out.write(Box::into_raw(Box::new(GrammarMatcher { matcher })));
+        out.write(Box::into_raw(Box::new((*grammar).matcher())));
         Ok(())
     })
 }
@@ -414,7 +422,7 @@ pub unsafe extern "C" fn mrt_matcher_new(
 /// # Safety
 /// `matcher` came from mrt_matcher_new and is freed once.
 #[no_mangle]
-pub unsafe extern "C" fn mrt_matcher_free(matcher: *mut GrammarMatcher) {
+pub unsafe extern "C" fn mrt_matcher_free(matcher: *mut Matcher) {
     if !matcher.is_null() {
         drop(Box::from_raw(matcher));
     }
@@ -424,39 +432,29 @@ pub unsafe extern "C" fn mrt_matcher_free(matcher: *mut GrammarMatcher) {
 /// `matcher` is a live handle that no other thread uses; `tokens` is valid for its size.
 #[no_mangle]
 pub unsafe extern "C" fn mrt_matcher_consume(
-    matcher: *mut GrammarMatcher,
+    matcher: *mut Matcher,
     tokens: *const u32,
     tokens_size: usize,
     error: *mut Bytes,
 ) -> i32 {
-    enter(error, || {
-        let matcher = &mut (*matcher).matcher;
-        let consumed = matcher.consume_tokens(slice(tokens, tokens_size));
-        consumed.map_err(|error| {
-            let message = first_line(error);
-            // These name a limit. Anything else is output that does not match.
-            match message.contains("Parser Error") || message.contains("lexer error") {
-                true => Failure::Limit(message),
-                false => Failure::Invalid(message),
-            }
-        })
-    })
+    enter(error, || (*matcher).consume(slice(tokens, tokens_size)))
 }
 
 /// # Safety
-/// `matcher` is a live handle that no other thread uses; `words` is writable for its size.
+/// `matcher` is a live handle that no other thread uses; `words` is writable for its size, and so
+/// are `any` and `error`.
 #[no_mangle]
 pub unsafe extern "C" fn mrt_matcher_mask(
-    matcher: *mut GrammarMatcher,
+    matcher: *mut Matcher,
     words: *mut u32,
     words_size: usize,
+    any: *mut i32,
     error: *mut Bytes,
 ) -> i32 {
     enter(error, || {
-        let matcher = &mut (*matcher).matcher;
-        // What was consumed matches, so only a limit can be in the way.
-        let mask = matcher.compute_mask_or_eos();
-        let mask = mask.map_err(|error| Failure::Limit(first_line(error)))?;
+        let allowed = (*matcher).mask()?;
+        any.write(matches!(allowed, Allowed::Any).into());
+        let Allowed::These(mask) = allowed else { return Ok(()) };
         let words = std::slice::from_raw_parts_mut(words, words_size);
         let mask = mask.as_slice();
         let used = words.len().min(mask.len());
@@ -464,4 +462,11 @@ pub unsafe extern "C" fn mrt_matcher_mask(
         words[used..].fill(0);
         Ok(())
     })
+}
+
+/// # Safety
+/// `matcher` is a live handle that no other thread uses.
+#[no_mangle]
+pub unsafe extern "C" fn mrt_matcher_break_for_test(matcher: *mut Matcher) {
+    (*matcher).break_for_test();
 }

@@ -1,23 +1,56 @@
 //! The C ABI of `millrace_text.h`. This file has the parts that all entry points share; `tokenizer`
 //! and `template` have the rest. The header is the reference for ownership and meaning.
 
+mod arguments;
 mod budget;
+mod characters;
 mod constants;
 mod decoder;
+mod divide;
+mod engine;
 mod filters;
+mod formats;
+mod gbnf;
+mod gbnf_chars;
+mod gbnf_grammars;
+mod gbnf_lark;
+mod gbnf_rules;
+mod gbnf_writer;
+mod generation;
 mod grammar;
+mod jinja_tests;
 mod json_out;
+mod lists;
+mod literals;
+mod load_limits;
+mod marker;
+mod matcher;
+mod methods;
 mod namespace;
 mod nesting;
+mod normalize;
+mod numbers;
+mod objects;
 mod operators;
+mod order;
+mod program;
+mod reasoned;
+mod repr;
+mod schema;
+mod schema_alternatives;
+mod schema_place;
 mod strftime;
+mod strings;
 mod template;
+mod texts;
 mod tokenizer;
+mod twins;
+mod wrap;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Once;
 
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 5;
 
 const OK: i32 = 0;
 const INVALID: i32 = 1;
@@ -28,6 +61,7 @@ const INTERNAL: i32 = 3;
 pub enum Failure {
     Invalid(String),
     Limit(String),
+    Internal(String),
 }
 
 impl Failure {
@@ -105,13 +139,14 @@ pub(crate) unsafe fn enter(error: *mut Bytes, body: impl FnOnce() -> Result<(), 
         Ok(Ok(())) => return OK,
         Ok(Err(Failure::Invalid(message))) => (INVALID, message),
         Ok(Err(Failure::Limit(message))) => (LIMIT, message),
+        Ok(Err(Failure::Internal(message))) => (INTERNAL, message),
         Err(panic) => (INTERNAL, panic_message(panic)),
     };
     give_bytes(error, message.into_bytes());
     code
 }
 
-fn panic_message(panic: Box<dyn std::any::Any + Send>) -> String {
+pub fn panic_message(panic: Box<dyn std::any::Any + Send>) -> String {
     if let Some(message) = panic.downcast_ref::<String>() {
         message.clone()
     } else if let Some(message) = panic.downcast_ref::<&str>() {

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use indexmap::IndexMap;
-use minijinja::value::{Kwargs, Object, ObjectRepr};
+use minijinja::value::{Kwargs, Object, ObjectRepr, ValueKind};
 use minijinja::{Environment, Error, State, Value};
 
 use crate::budget::{charge, charge_deep, refuse_loop};
@@ -78,13 +78,11 @@ impl Drop for Lifetime {
 fn namespace(first: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
     charge(NAMESPACE_BYTES)?;
     let made = Arc::new(Namespace::default());
-    if let Some(values) = first {
-        for key in values.try_iter()? {
-            let Some(name) = key.as_str() else {
-                return Err(failure("the names in a namespace are strings"));
-            };
-            assign(&made, name, values.get_item(&key)?)?;
-        }
+    for (key, value) in pairs(first)? {
+        let Some(name) = key.as_str() else {
+            return Err(failure("the names in a namespace are strings"));
+        };
+        assign(&made, name, value)?;
     }
     for name in kwargs.args() {
         assign(&made, name, kwargs.peek(name)?)?;
@@ -99,15 +97,28 @@ fn assign(namespace: &Namespace, name: &str, value: Value) -> Result<(), Error> 
     Ok(())
 }
 
+/// The members of a map, or of a list of pairs.
+fn pairs(values: Option<Value>) -> Result<Vec<(Value, Value)>, Error> {
+    let Some(values) = values else { return Ok(Vec::new()) };
+    let mut pairs = Vec::new();
+    for item in values.try_iter()? {
+        charge(NAMESPACE_BYTES)?;
+        if values.kind() == ValueKind::Map {
+            let value = values.get_item(&item)?;
+            pairs.push((item, value));
+        } else if item.len() == Some(2) && item.kind() == ValueKind::Seq {
+            pairs.push((item.get_item_by_index(0)?, item.get_item_by_index(1)?));
+        } else {
+            return Err(failure("a dictionary is made of pairs"));
+        }
+    }
+    Ok(pairs)
+}
+
 fn dict(first: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
     first.iter().try_for_each(charge_deep)?;
     let mut made = IndexMap::<Value, Value>::new();
-    if let Some(values) = first {
-        for key in values.try_iter()? {
-            let value = values.get_item(&key)?;
-            made.insert(key, value);
-        }
-    }
+    made.extend(pairs(first)?);
     for name in kwargs.args() {
         let value: Value = kwargs.peek(name)?;
         charge_deep(&value)?;

@@ -1,26 +1,37 @@
-//! Operators that read or build more than one word, as filters that charge the work budget, and
-//! the compiler pass that replaces minijinja's instructions with them.
+//! Operators that read or build more than one word, as filters that charge the work budget and do
+//! what Python does.
+
+use std::cmp::Ordering;
 
 use indexmap::IndexMap;
-use minijinja::machinery::{Instruction, Instructions};
 use minijinja::value::{Rest, Tuple, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use crate::budget::{charge, charge_deep, charge_shallow, collect, to_text};
+use crate::filters::failure;
+use crate::order::{charged_order, same};
+use crate::{formats, methods, objects, twins};
 
 // No template can name these: a filter's name in a template is an identifier.
-const ADD: &str = "+";
-const MUL: &str = "*";
-const CONCAT: &str = "~";
-const EQ: &str = "==";
-const NE: &str = "!=";
-const IN: &str = "?in";
-const LIST: &str = "[]";
-const TUPLE: &str = "()";
-const MAP: &str = "{}";
-const SLICE: &str = "[:]";
-const CHANGED: &str = ".changed";
-const NO_CACHE: u8 = !0; // no cached lookup
+pub const ADD: &str = "+";
+pub const MUL: &str = "*";
+pub const CONCAT: &str = "~";
+pub const EQ: &str = "==";
+pub const NE: &str = "!=";
+pub const IN: &str = "?in";
+pub const LIST: &str = "[]";
+pub const TUPLE: &str = "()";
+pub const MAP: &str = "{}";
+pub const SLICE: &str = "[:]";
+pub const CHANGED: &str = ".changed";
+pub const CYCLE: &str = ".cycle";
+pub const REM: &str = "%";
+pub const LT: &str = "<";
+pub const LE: &str = "<=";
+pub const GT: &str = ">";
+pub const GE: &str = ">=";
+pub const ITEM: &str = ".[]";
+pub const LOOPED: &str = "?for";
 
 fn unsupported(operator: &str, a: &Value, b: &Value) -> Error {
     let message = format!("{operator} does not work on {} and {}", a.kind(), b.kind());
@@ -40,10 +51,16 @@ fn integers(a: &Value, b: &Value) -> Option<(i128, i128)> {
 }
 
 fn floats(a: &Value, b: &Value) -> Option<(f64, f64)> {
-    if !a.is_number() || !b.is_number() {
-        return None;
-    }
-    Some((f64::try_from(a.clone()).ok()?, f64::try_from(b.clone()).ok()?))
+    let float = |v: &Value| match v.kind() {
+        ValueKind::Bool => Some(f64::from(u8::from(v.is_true()))),
+        ValueKind::Number => f64::try_from(v.clone()).ok(),
+        _ => None,
+    };
+    Some((float(a)?, float(b)?))
+}
+
+fn too_large() -> Error {
+    failure("a number is too large")
 }
 
 fn small(value: i128) -> Value {
@@ -55,7 +72,7 @@ pub fn add(a: &Value, b: &Value) -> Result<Value, Error> {
         charge(x.len() + y.len())?;
         return Ok(Value::from([x, y].concat()));
     }
-    if is_sequence(a) && is_sequence(b) {
+    if is_sequence(a) && is_sequence(b) && a.is_tuple() == b.is_tuple() {
         charge_shallow(a)?;
         charge_shallow(b)?;
         let items = a.try_iter()?.chain(b.try_iter()?);
@@ -65,8 +82,8 @@ pub fn add(a: &Value, b: &Value) -> Result<Value, Error> {
             Value::from(items.collect::<Vec<Value>>())
         });
     }
-    if let Some(sum) = integers(a, b).and_then(|(x, y)| x.checked_add(y)) {
-        return Ok(small(sum));
+    if let Some((x, y)) = integers(a, b) {
+        return x.checked_add(y).map(small).ok_or_else(too_large);
     }
     floats(a, b).map(|(x, y)| Value::from(x + y)).ok_or_else(|| unsupported("+", a, b))
 }
@@ -84,7 +101,8 @@ fn repeated(value: &Value, times: &Value) -> Option<Result<Value, Error>> {
     let repeat = || {
         let items: Vec<Value> = value.try_iter()?.collect();
         charge(items.len().max(1).saturating_mul(times).saturating_mul(32))?;
-        Ok(Value::from_iter((0..times).flat_map(|_| items.iter().cloned())))
+        let items: Vec<Value> = (0..times).flat_map(|_| items.iter().cloned()).collect();
+        Ok(if value.is_tuple() { Value::from(Tuple::from(items)) } else { Value::from(items) })
     };
     Some(repeat())
 }
@@ -93,37 +111,67 @@ fn mul(a: &Value, b: &Value) -> Result<Value, Error> {
     if let Some(result) = repeated(a, b).or_else(|| repeated(b, a)) {
         return result;
     }
-    if let Some(product) = integers(a, b).and_then(|(x, y)| x.checked_mul(y)) {
-        return Ok(small(product));
+    if let Some((x, y)) = integers(a, b) {
+        return x.checked_mul(y).map(small).ok_or_else(too_large);
     }
     floats(a, b).map(|(x, y)| Value::from(x * y)).ok_or_else(|| unsupported("*", a, b))
+}
+
+/// Python's remainder, which has the sign of the divisor, and its formatting of strings.
+fn rem(a: &Value, b: &Value) -> Result<Value, Error> {
+    if let Some(format) = a.as_str() {
+        return formats::percent(format, b).map(Value::from);
+    }
+    let zero = || failure("the remainder of a division by 0");
+    if let Some((x, y)) = integers(a, b) {
+        let remainder = x.checked_rem(y).ok_or_else(zero)?;
+        let adjusted = remainder != 0 && (remainder < 0) != (y < 0);
+        return Ok(small(if adjusted { remainder + y } else { remainder }));
+    }
+    let (x, y) = floats(a, b).ok_or_else(|| unsupported("%", a, b))?;
+    if y == 0.0 {
+        return Err(zero());
+    }
+    let remainder = x % y;
+    let adjusted = remainder != 0.0 && (remainder < 0.0) != (y < 0.0);
+    Ok(Value::from(if adjusted { remainder + y } else { remainder.copysign(y) }))
 }
 
 fn concat(a: &Value, b: &Value) -> Result<Value, Error> {
     Ok(Value::from(to_text(a)? + &to_text(b)?))
 }
 
-fn equal(a: &Value, b: &Value) -> Result<bool, Error> {
+pub fn equal(a: &Value, b: &Value) -> Result<bool, Error> {
     // Only values of the same kind are walked, and the walk ends with the shorter.
-    if a.kind() == b.kind() && a.len() == b.len() {
+    if a.kind() == b.kind() && (a.as_str().is_some() || a.len() == b.len()) {
         charge_deep(a)?;
         charge_deep(b)?;
     }
-    Ok(a == b)
+    same(a, b)
 }
 
 fn not_equal(a: &Value, b: &Value) -> Result<bool, Error> {
     equal(a, b).map(|same| !same)
 }
 
-fn is_in(value: &Value, container: &Value) -> Result<bool, Error> {
+pub fn is_in(value: &Value, container: &Value) -> Result<bool, Error> {
     if let Some(text) = container.as_str() {
+        let Some(wanted) = value.as_str() else {
+            let kind = value.kind();
+            return Err(failure(format!("only a string can be in a string, got {kind}")));
+        };
         charge(text.len())?;
-        return Ok(text.contains(&to_text(value)?));
+        return Ok(twins::seen(text).contains(twins::seen(wanted).as_ref()));
     }
     match container.kind() {
         ValueKind::Undefined => Ok(false),
-        ValueKind::Map => Ok(!container.get_item(value)?.is_undefined()),
+        ValueKind::Map => {
+            let key =
+                value.as_str().map_or_else(|| value.clone(), |key| Value::from(&*twins::seen(key)));
+            let found = container.get_item(value)?.is_undefined()
+                && container.get_item(&key)?.is_undefined();
+            Ok(!found)
+        }
         ValueKind::Seq | ValueKind::Iterable => {
             for item in container.try_iter()? {
                 charge(32)?;
@@ -216,7 +264,49 @@ fn changed(state: &mut State, value: &Value, args: Rest<Value>) -> Result<Value,
     value.call_method(state, "changed", &args)
 }
 
+fn cycle(state: &mut State, value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+    if args.is_empty() {
+        return Err(failure("cycle needs at least one item"));
+    }
+    value.call_method(state, "cycle", &args)
+}
+
+/// `value[key]`. Jinja2 looks for items first, then for methods of the name.
+fn item_or_method(value: &Value, key: &Value) -> Result<Value, Error> {
+    let mut found = value.get_item(key)?;
+    let Some(name) = key.as_str().filter(|_| found.is_undefined()) else { return Ok(found) };
+    if twins::has_twins(name) {
+        found = value.get_item(&Value::from(twins::seen(name).as_ref()))?;
+    }
+    if let Some(name) = methods::known(name).filter(|_| found.is_undefined()) {
+        found = objects::method(value, name)?.unwrap_or(found);
+    }
+    Ok(found)
+}
+
 pub fn register(environment: &mut Environment<'static>) {
+    for dotted in methods::DOTTED {
+        // `value.name`, where the method comes first.
+        let name = &dotted[1..];
+        environment.add_filter(*dotted, move |value: &Value| match objects::method(value, name)? {
+            Some(method) => Ok(method),
+            None => value.get_attr(name),
+        });
+    }
+    for name in PRESERVING {
+        environment.add_filter(name, move |a: &Value, b: &Value| {
+            let holds = compared(name, a, b)?;
+            Ok::<_, Error>(Value::from(vec![Value::from(holds), b.clone()]))
+        });
+    }
+    environment.add_filter(LOOPED, looped);
+    environment.add_filter(ITEM, item_or_method);
+    environment.add_filter(REM, rem);
+    environment.add_filter(LT, |a: &Value, b: &Value| charged_order(a, b).map(Ordering::is_lt));
+    environment.add_filter(LE, |a: &Value, b: &Value| charged_order(a, b).map(Ordering::is_le));
+    environment.add_filter(GT, |a: &Value, b: &Value| charged_order(a, b).map(Ordering::is_gt));
+    environment.add_filter(GE, |a: &Value, b: &Value| charged_order(a, b).map(Ordering::is_ge));
+    environment.add_filter(CYCLE, cycle);
     environment.add_filter(ADD, add);
     environment.add_filter(MUL, mul);
     environment.add_filter(CONCAT, concat);
@@ -230,74 +320,26 @@ pub fn register(environment: &mut Environment<'static>) {
     environment.add_filter(CHANGED, changed);
 }
 
-/// The compiled form of `{% set variable.name = value %}`, after the value has been computed.
-pub struct Assignment {
-    index: u32, // of the first of its two instructions
-    pub variable: &'static str,
-    pub name: &'static str,
+/// The parts of a chain such as `1 < x < 3`, in the order of minijinja's CompareOp.
+pub const PRESERVING: [&str; 8] = ["&==", "&!=", "&<", "&<=", "&>", "&>=", "&in", "&!in"];
+
+fn compared(operator: &str, a: &Value, b: &Value) -> Result<bool, Error> {
+    Ok(match operator {
+        "&==" => equal(a, b)?,
+        "&!=" => !equal(a, b)?,
+        "&<" => charged_order(a, b)?.is_lt(),
+        "&<=" => charged_order(a, b)?.is_le(),
+        "&>" => charged_order(a, b)?.is_gt(),
+        "&>=" => charged_order(a, b)?.is_ge(),
+        "&in" => is_in(a, b)?,
+        _ => !is_in(a, b)?,
+    })
 }
 
-/// The assignments of a program; None if one goes deeper than `variable.name`, which Jinja2 does
-/// not have.
-pub fn assignments(instructions: &mut Instructions<'static>) -> Option<Vec<Assignment>> {
-    let mut found = Vec::new();
-    let mut variable = None;
-    let mut index = 0;
-    while let Some(instruction) = instructions.get_mut(index) {
-        if let Instruction::SetAttr(name) = instruction {
-            found.push(Assignment { index: index - 1, variable: variable?, name });
-        }
-        variable = match instruction {
-            Instruction::Lookup(name) => Some(*name),
-            _ => None,
-        };
-        index += 1;
+/// `{% for %}` over none is an error, as in Python.
+fn looped(value: Value) -> Result<Value, Error> {
+    if value.is_none() {
+        return Err(failure("a for loop needs a list, got none"));
     }
-    Some(found)
-}
-
-/// Compiles `assignment` to the filter of that name, which takes the value and returns nothing.
-pub fn rewrite_assignment(
-    instructions: &mut Instructions<'static>,
-    assignment: &Assignment,
-    filter: &'static str,
-) {
-    if let Some(instruction) = instructions.get_mut(assignment.index) {
-        *instruction = Instruction::ApplyFilter(filter, Some(1), NO_CACHE);
-    }
-    if let Some(instruction) = instructions.get_mut(assignment.index + 1) {
-        *instruction = Instruction::DiscardTop;
-    }
-}
-
-/// Replaces the instructions in place, one for one, so that jumps stay correct. Returns the size
-/// of the longest literal text in bytes.
-pub fn rewrite(instructions: &mut Instructions<'static>) -> usize {
-    let mut longest_literal = 0;
-    let mut index = 0;
-    while let Some(instruction) = instructions.get_mut(index) {
-        let (name, operands) = match instruction {
-            Instruction::Add => (ADD, 2),
-            Instruction::Mul => (MUL, 2),
-            Instruction::StringConcat => (CONCAT, 2),
-            Instruction::Eq => (EQ, 2),
-            Instruction::Ne => (NE, 2),
-            Instruction::In => (IN, 2),
-            Instruction::BuildList(Some(n)) if (1..=0xffff).contains(n) => (LIST, *n as u16),
-            Instruction::BuildTuple(Some(n)) if (1..=0xffff).contains(n) => (TUPLE, *n as u16),
-            Instruction::BuildMap(n) if (1..=0x7fff).contains(n) => (MAP, 2 * *n as u16),
-            Instruction::Slice => (SLICE, 4),
-            Instruction::CallMethod("changed", Some(operands)) => (CHANGED, *operands),
-            Instruction::EmitRaw(text) => {
-                longest_literal = longest_literal.max(text.len());
-                ("", 0)
-            }
-            _ => ("", 0),
-        };
-        if operands > 0 {
-            *instruction = Instruction::ApplyFilter(name, Some(operands), NO_CACHE);
-        }
-        index += 1;
-    }
-    longest_literal
+    Ok(value)
 }

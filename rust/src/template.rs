@@ -11,7 +11,10 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Va
 
 use crate::filters::{self, failure};
 use crate::strftime::strftime;
-use crate::{budget, constants, namespace, nesting, operators};
+use crate::{
+    budget, constants, generation, jinja_tests, literals, methods, namespace, nesting, objects,
+    operators, program, twins,
+};
 use crate::{enter, give_bytes, slice, text, Bytes, Failure};
 
 const NAME: &str = "chat template";
@@ -72,7 +75,7 @@ thread_local! {
 }
 
 fn raise_exception(message: String) -> Result<Value, Error> {
-    Err(failure(message))
+    Err(failure(format!("the chat template says: {message}")))
 }
 
 fn strftime_now(format: &str) -> Result<String, Error> {
@@ -86,28 +89,45 @@ fn new_environment(limits: &Limits) -> Environment<'static> {
     environment.set_undefined_behavior(UndefinedBehavior::Lenient);
     environment.set_fuel(Some(limits.fuel));
     environment.set_recursion_limit(limits.recursion_max);
-    environment.set_unknown_method_callback(filters::call_method);
+    environment.set_unknown_method_callback(methods::call);
     environment.set_formatter(|out, _, value| budget::print(value, out));
     environment.remove_global("debug"); // not what Jinja2 has
     environment.add_function("raise_exception", raise_exception);
     environment.add_function("strftime_now", strftime_now);
     filters::register(&mut environment, limits.output_bytes_max);
+    jinja_tests::register(&mut environment);
+    objects::register(&mut environment);
     operators::register(&mut environment);
     namespace::register(&mut environment);
     environment
 }
 
+fn syntax() -> Result<SyntaxConfig, Failure> {
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    syntax.map_err(Failure::invalid)
+}
+
 /// minijinja parses and compiles by recursion and without budgets: what would take too much of
 /// either is refused first.
 fn compile(source: &'static str) -> Result<(Instructions<'static>, Blocks), Failure> {
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    let syntax = syntax.map_err(Failure::invalid)?;
+    let syntax = syntax()?;
     nesting::check(source, NAME, syntax.clone())?;
+    literals::check(source, NAME, syntax.clone())?;
     let tree = parse(source, NAME, syntax).map_err(|error| Failure::invalid(one_line(&error)))?;
     constants::check(&tree)?;
     let mut generator = CodeGenerator::new(NAME, source);
     generator.compile_stmt(&tree);
-    Ok(generator.finish())
+    let (program, blocks) = generator.finish();
+    for compiled in std::iter::once(&program).chain(blocks.values()) {
+        if let Some((message, line)) = program::refused(compiled) {
+            return Err(Failure::Invalid(format!("{message} (chat template, line {line})")));
+        }
+    }
+    let blocks = blocks
+        .into_iter()
+        .map(|(name, block)| (name, program::expand(&block, NAME, source)))
+        .collect();
+    Ok((program::expand(&program, NAME, source), blocks))
 }
 
 fn rewrite_assignments(
@@ -115,7 +135,7 @@ fn rewrite_assignments(
     environment: &mut Environment<'static>,
     names: &mut Vec<Text>,
 ) -> Result<(), Failure> {
-    let assignments = operators::assignments(program).ok_or_else(|| {
+    let assignments = program::assignments(program).ok_or_else(|| {
         Failure::invalid("{% set %} of an attribute must be of the form variable.name = value")
     })?;
     for assignment in &assignments {
@@ -124,7 +144,7 @@ fn rewrite_assignments(
         // SAFETY: the program that borrows the name lives in the same handle and drops before it.
         let filter_name: &'static str = unsafe { filter.get() };
         namespace::register_assignment(environment, filter_name, variable, name);
-        operators::rewrite_assignment(program, assignment, filter_name);
+        program::rewrite_assignment(program, assignment, filter_name);
         names.push(filter);
     }
     Ok(())
@@ -139,8 +159,10 @@ impl TemplateHandle {
                 limits.source_bytes_max
             )));
         }
+        // Jinja2 reads every line end as \n.
+        let source = &source.replace("\r\n", "\n").replace('\r', "\n");
         let mut environment = new_environment(&limits);
-        let owned = Text::new(source);
+        let owned = Text::new(&generation::without_tags(source, NAME, &syntax()?)?);
         // SAFETY: the program that borrows the text lives in the same handle and drops before it.
         let source: &'static str = unsafe { owned.get() };
         let (mut instructions, mut blocks) = compile(source)?;
@@ -148,7 +170,7 @@ impl TemplateHandle {
         let mut longest_literal = 0;
         for program in std::iter::once(&mut instructions).chain(blocks.values_mut()) {
             rewrite_assignments(program, &mut environment, &mut names)?;
-            longest_literal = longest_literal.max(operators::rewrite(program));
+            longest_literal = longest_literal.max(program::rewrite(program));
         }
         // Literal text is the one thing that is copied without a charge: bound it by the fuel.
         let copies = LITERAL_BYTES_MAX / longest_literal.max(1) as u64;
@@ -163,12 +185,18 @@ impl TemplateHandle {
         })
     }
 
-    fn render(&self, context: &str, civil_seconds: i64) -> Result<Vec<u8>, Failure> {
+    fn render(
+        &self,
+        context: &str,
+        twin_pairs: &str,
+        civil_seconds: i64,
+    ) -> Result<Vec<u8>, Failure> {
         let context: serde_json::Value = serde_json::from_str(context).map_err(Failure::invalid)?;
         if !context.is_object() {
             return Err(Failure::invalid("the template's variables must be a JSON object"));
         }
         CIVIL_SECONDS.set(civil_seconds);
+        twins::begin(twin_pairs);
         budget::begin(self.limits.work_bytes_max);
         let _namespaces = namespace::Lifetime::begin();
         let mut output = String::new();
@@ -241,6 +269,8 @@ pub unsafe extern "C" fn mrt_template_render(
     template: *const TemplateHandle,
     context: *const u8,
     context_size: usize,
+    twin_pairs: *const u8,
+    twin_pairs_size: usize,
     civil_seconds: i64,
     out: *mut Bytes,
     error: *mut Bytes,
@@ -248,7 +278,8 @@ pub unsafe extern "C" fn mrt_template_render(
     enter(error, || {
         let context =
             std::str::from_utf8(slice(context, context_size)).map_err(Failure::invalid)?;
-        give_bytes(out, (*template).render(context, civil_seconds)?);
+        let twin_pairs = text(twin_pairs, twin_pairs_size)?;
+        give_bytes(out, (*template).render(context, twin_pairs, civil_seconds)?);
         Ok(())
     })
 }

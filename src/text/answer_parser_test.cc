@@ -3,69 +3,17 @@
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
+#include "text/parsed_answer.h"
 
 namespace millrace::text {
 namespace {
-
-// Everything that an answer consists of; calls with their arguments put together.
-struct Whole {
-  std::string reasoning, content;
-  std::vector<ToolCall> calls;
-  std::string Text() const {
-    std::string text = "reasoning: " + reasoning + "\ncontent: " + content + "\n";
-    for (const ToolCall& call : calls) text += call.name + " " + call.arguments + "\n";
-    return text;
-  }
-};
-
-class Collector {
- public:
-  explicit Collector(const AnswerParserOptions& options) : parser_(options) {}
-
-  void Push(std::string_view text) {
-    AnswerPieces pieces;
-    parser_.Push(text, pieces);
-    Add(pieces);
-  }
-  Whole Finish() {
-    AnswerPieces pieces;
-    parser_.Finish(pieces);
-    Add(pieces);
-    return whole_;
-  }
-
- private:
-  void Add(const AnswerPieces& pieces) {
-    whole_.reasoning += pieces.reasoning;
-    whole_.content += pieces.content;
-    for (const ToolCallDelta& delta : pieces.calls) {
-      const auto index = static_cast<size_t>(delta.index);
-      if (index == whole_.calls.size()) {
-        EXPECT_FALSE(delta.name.empty()) << "the first delta of a call has its name";
-        whole_.calls.push_back({.name = delta.name, .arguments = {}});
-      } else {
-        EXPECT_TRUE(delta.name.empty());
-      }
-      ASSERT_LT(index, whole_.calls.size());
-      whole_.calls[index].arguments += delta.arguments;
-    }
-  }
-
-  AnswerParser parser_;
-  Whole whole_;
-};
-
-Whole Parse(const AnswerParserOptions& options, std::string_view text) {
-  Collector collector(options);
-  collector.Push(text);
-  return collector.Finish();
-}
 
 AnswerParserOptions Of(std::string_view tools, std::string_view reasoning = "") {
   AnswerParserOptions options;
   options.tools = FindToolFormat(tools);
   options.reasoning = FindReasoningFormat(reasoning);
-  options.schemas = Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters":
+  options.schemas =
+      OrderedJson::parse(R"([{"type": "function", "function": {"name": "f", "parameters":
       {"type": "object", "properties": {"s": {"type": "string"}, "n": {"type": "integer"}}}}}])");
   return options;
 }
@@ -144,6 +92,98 @@ const Recorded kRecorded[] = {
     {"json", "", false,
      "[{\"name\": \"f\", \"arguments\": {\"s\": \"a\"}}, {\"name\": \"g\", \"arguments\": {}}]",
      "reasoning: \ncontent: \nf {\"s\": \"a\"}\ng {}\n"},
+    // Ends without a beginning, and beginnings without a call.
+    {"hermes", "", false, "Hello.\n</tool_call>", "reasoning: \ncontent: Hello.\n\n"},
+    {"hermes", "", false, "</tool_call>", "reasoning: \ncontent: \n"},
+    {"hermes", "", false, "It ends with `</tool_call>`, see?",
+     "reasoning: \ncontent: It ends with `</tool_call>`, see?\n"},
+    {"hermes", "", false, "Sure.\n<tool_call>", "reasoning: \ncontent: Sure.\n\n"},
+    {"hermes", "", false, "Sure.<tool_call>\n</tool_call> Done.",
+     "reasoning: \ncontent: Sure. Done.\n"},
+    {"hermes", "", false, "a <tool", "reasoning: \ncontent: a <tool\n"},
+    {"hermes", "", false, "<tool_call>none</tool_call> and </tool_call>",
+     "reasoning: \ncontent: <tool_call>none</tool_call> and \n"},
+    {"kimi_k2", "", false, "No.<|tool_calls_section_end|>", "reasoning: \ncontent: No.\n"},
+    {"kimi_k2", "", false,
+     "<|tool_call_begin|>functions.f:3<|tool_call_argument_begin|>{}<|tool_call_end|>",
+     "reasoning: \ncontent: \nf {}\n"},
+    {"kimi_k2", "", false,
+     "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+     "<|tool_call_end|><|tool_calls_section_end|>",
+     "reasoning: \ncontent: \nf {}\n"},
+    {"kimi_k2", "", false, "<|tool_calls_section_begin|><|tool_calls_section_end|>x",
+     "reasoning: \ncontent: x\n"},
+    {"mistral", "", false, "[TOOL_CALLS]f{\"n\": 1}[/TOOL_CALLS]",
+     "reasoning: \ncontent: \nf {\"n\": 1}\n"},
+    {"mistral", "", false, "x[/TOOL_CALLS]", "reasoning: \ncontent: x\n"},
+    {"mistral", "", false, "[TOOL_CALLS]see the manual",
+     "reasoning: \ncontent: [TOOL_CALLS]see the manual\n"},
+    {"mistral", "", false, "[TOOL_CALLS][]", "reasoning: \ncontent: \n"},
+    {"hermes", "think", false, "So it is.</think>\n\nYes.",
+     "reasoning: \ncontent: So it is.\n\nYes.\n"},
+    {"hermes", "think", false, "</think>\n\nYes.", "reasoning: \ncontent: Yes.\n"},
+    {"hermes", "think", false, "Use <think> and </think> here.",
+     "reasoning: \ncontent: Use <think> and </think> here.\n"},
+    {"hermes", "think", true, "<think>\nhm</think>Yes.", "reasoning: hm\ncontent: Yes.\n"},
+    {"llama3_json", "", false, "Sure.<|python_tag|>{\"name\": \"f\", \"parameters\": {}}",
+     "reasoning: \ncontent: Sure.\nf {}\n"},
+    // JSON that is no call.
+    {"llama3_json", "", false, "{\"name\": \"Ada\", \"age\": 36}",
+     "reasoning: \ncontent: {\"name\": \"Ada\", \"age\": 36}\n"},
+    {"llama3_json", "", false, "{\"name\": \"f\"}", "reasoning: \ncontent: \nf {}\n"},
+    {"json", "", false, " [{\"a\": 1}, 2] ", "reasoning: \ncontent:  [{\"a\": 1}, 2] \n"},
+    {"hermes", "", false, "<tool_call>{'name': 'f'}</tool_call>",
+     "reasoning: \ncontent: <tool_call>{'name': 'f'}</tool_call>\n"},
+    {"hermes", "", false, "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>",
+     "reasoning: \ncontent: <tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>\n"},
+    {"hermes", "", false, "<tool_call>{\"name\": \"f\", \"arguments\": {'s': 1}}</tool_call>",
+     "reasoning: \ncontent: <tool_call>{\"name\": \"f\", \"arguments\": {'s': 1}}</tool_call>\n"},
+    {"hermes", "", false, "<tool_call>{\"name\": \"f\", \"arguments\": null}</tool_call>",
+     "reasoning: \ncontent: \nf {}\n"},
+    {"hermes", "", false, "<tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>",
+     "reasoning: \ncontent: <tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>\n"},
+    // A call whose arguments turn out to be no JSON stays, as it was written, and is not whole.
+    {"hermes", "", false,
+     "<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": 'x'}}\n</tool_call> Done.",
+     "reasoning: \ncontent: Done.\nf {\"s\": 'x'}}\n\nbroken\n"},
+    {"hermes", "", false, "<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": [1}}</tool_call>",
+     "reasoning: \ncontent: \nf {\"s\": [1}}\nbroken\n"},
+    {"hermes", "", false, "<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"one",
+     "reasoning: \ncontent: \nf {\"s\": \"one\nbroken\n"},
+    // What is around whole arguments does not matter.
+    {"hermes", "", false, "<tool_call>{\"name\": \"f\", \"arguments\": {\"n\": 1}}}\n</tool_call>",
+     "reasoning: \ncontent: \nf {\"n\": 1}\n"},
+    {"hermes", "", false, "<tool_call>{\"name\": \"f\", \"arguments\": {\"n\": 1}",
+     "reasoning: \ncontent: \nf {\"n\": 1}\n"},
+    {"hermes", "", false,
+     "<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"one\ntwo \\d\"}}</tool_call>, and so "
+     "on",
+     "reasoning: \ncontent: , and so on\nf {\"s\": \"one\\ntwo \\\\d\"}\n"},
+    {"qwen3_coder", "", false,
+     "<function=f>\n<parameter=s>\nx\n</parameter>\n</function>\n</tool_call>",
+     "reasoning: \ncontent: \nf {\"s\":\"x\"}\n"},
+    {"qwen3_coder", "", false, "<function=f> is a tag",
+     "reasoning: \ncontent: <function=f> is a tag\n"},
+    {"qwen3_coder", "", false,
+     "<tool_call>\n<function=f>\n<parameter=s>\na </tool_call> b </parameter> c\n</parameter>\n"
+     "</function>\n</tool_call>",
+     "reasoning: \ncontent: \nf {\"s\":\"a </tool_call> b </parameter> c\"}\n"},
+    {"glm45", "", false, "The <tool_call> tag begins one.",
+     "reasoning: \ncontent: The <tool_call> tag begins one.\n"},
+    {"glm45", "", false,
+     "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value></tool_call></arg_value>\n</tool_call>",
+     "reasoning: \ncontent: \nf {\"s\":\"</tool_call>\"}\n"},
+    {"lfm2", "", false, "<|tool_call_start|>[f(s='<|tool_call_end|>')]<|tool_call_end|>",
+     "reasoning: \ncontent: \nf {\"s\":\"<|tool_call_end|>\"}\n"},
+    {"lfm2", "", false, "<|tool_call_start|>[f(s='it's')]<|tool_call_end|>x",
+     "reasoning: \ncontent: <|tool_call_start|>[f(s='it's')]<|tool_call_end|>x\n"},
+    {"pythonic", "", false, "[f(\"x\", n=0x1F)]",
+     "reasoning: \ncontent: \nf {\"s\":\"x\",\"n\":31}\n"},
+    {"deepseek_v3", "", false,
+     "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜><"
+     "｜tool▁calls▁end｜>"
+     "```sh\nls\n```",
+     "reasoning: \ncontent: ```sh\nls\n```\nf {}\n"},
 };
 
 TEST(AnswerParser, RecordedOutputs) {
@@ -227,6 +267,69 @@ TEST(AnswerParser, CallsBeyondTheMostAreDropped) {
                             "\"arguments\": {}}]");
   ASSERT_EQ(whole.calls.size(), 1u);
   EXPECT_EQ(whole.calls[0].name, "f");
+}
+
+// Answers that a limit or a stop string ends, wherever it does.
+TEST(AnswerParser, CutCalls) {
+  const struct {
+    const char* tools;
+    const char* text;
+    const char* expected;
+  } cases[] = {
+      {"hermes", "Sure.<tool_call>{\"na", "reasoning: \ncontent: Sure.\n"},
+      {"hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"one ",
+       "reasoning: \ncontent: \nf {\"s\": \"one \nbroken\n"},
+      {"hermes", "<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": 1}",
+       "reasoning: \ncontent: \nf {\"s\": 1}\n"},
+      {"kimi_k2", "<|tool_calls_section_begin|><|tool_call_begin|>functions.f",
+       "reasoning: \ncontent: \n"},
+      {"mistral", "[TOOL_CALLS]f[ARGS]{\"s\"", "reasoning: \ncontent: \nf {\"s\"\nbroken\n"},
+      {"qwen3_coder",
+       "<tool_call>\n<function=f>\n<parameter=n>\n1\n</parameter>\n<parameter=s>\nab",
+       "reasoning: \ncontent: \nf {\"n\":1\nbroken\n"},
+      {"qwen3_coder", "<tool_call>\n<func", "reasoning: \ncontent: \n"},
+      {"glm45", "<tool_call>f\n<arg_key>n</arg_key>\n<arg_value>1</arg_value>\n",
+       "reasoning: \ncontent: \nf {\"n\":1\nbroken\n"},
+      {"lfm2", "<|tool_call_start|>[f(n=1), g(s='x",
+       "reasoning: \ncontent: \nf {\"n\":1}\ng {\nbroken\n"},
+      {"llama3_json", "{\"name\": \"f", "reasoning: \ncontent: {\"name\": \"f\n"},
+      {"pythonic", "[f(n=1", "reasoning: \ncontent: \nf {\nbroken\n"},
+      {"pythonic", "[other(n=1", "reasoning: \ncontent: [other(n=1\n"},
+      {"json", "[{\"name\": \"f\", \"arguments\": {}}, {\"na", "reasoning: \ncontent: \nf {}\n"},
+      {"deepseek_v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n``",
+       "reasoning: \ncontent: \n"},
+      {"hermes", "<tool_call></tool_cal", "reasoning: \ncontent: \n"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_EQ(Parse(Of(c.tools), c.text, true).Text(), c.expected) << c.tools << ": " << c.text;
+  }
+}
+
+// Of an answer that is constrained to calls nothing is content.
+TEST(AnswerParser, CutRequiredCalls) {
+  for (const ToolFormat& format : ToolFormats()) {
+    AnswerParserOptions options = Of(std::string(format.name));
+    options.calls_only = true;
+    const std::string begin =
+        format.section_begin.empty() ? "[" : std::string(format.section_begin);
+    for (size_t size = 1; size <= begin.size(); ++size) {
+      EXPECT_EQ(Parse(options, begin.substr(0, size), true).Text(), "reasoning: \ncontent: \n")
+          << format.name << " " << size;
+    }
+  }
+  AnswerParserOptions options = Of("json");
+  options.calls_only = true;
+  EXPECT_EQ(Parse(options, "[{\"name\": \"f", true).Text(), "reasoning: \ncontent: \n");
+}
+
+TEST(AnswerParser, BlanksBeforeTheEndOfAName) {
+  EXPECT_EQ(Parse(Of("kimi_k2"),
+                  "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0 \n"
+                  "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>")
+                .Text(),
+            "reasoning: \ncontent: \nf {}\n");
+  EXPECT_EQ(Parse(Of("mistral"), "[TOOL_CALLS]f [ARGS]{}").Text(),
+            "reasoning: \ncontent: \nf {}\n");
 }
 
 TEST(ToolFormats, AreFoundByTheMarksOfChatTemplates) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "text/content_format.h"
 #include "text/special_guard.h"
 #include "text/tokenizer_config.h"
 
@@ -32,7 +33,9 @@ struct ChatTemplateLimits {
 // One render. JSON travels as text, because templates print objects in the order the client wrote
 // their keys.
 struct ChatInput {
-  std::string_view messages_json;            // an array
+  // An array. The content of each message is null, a string or a list of text parts, and reaches
+  // the template in the form that it wants (content_format.h).
+  std::string_view messages_json;
   std::string_view tools_json;               // an array; empty: no tools
   std::string_view kwargs_json;              // an object of further variables; empty: none
   std::optional<std::string> template_name;  // none: "tool_use" when there are tools and it
@@ -52,10 +55,10 @@ class ChatTemplate {
   // guarded when they occur in messages, tools or kwargs: see EncodeOptions::guarded.
   static Result<std::unique_ptr<const ChatTemplate>> Load(
       const std::string& folder, const std::vector<std::string>& special_tokens,
-      const ChatTemplateLimits& limits = {});
+      ContentFormat format = ContentFormat::kAuto, const ChatTemplateLimits& limits = {});
   static Result<std::unique_ptr<const ChatTemplate>> FromConfig(
       const TokenizerConfig& config, const std::vector<std::string>& special_tokens,
-      const ChatTemplateLimits& limits = {});
+      ContentFormat format = ContentFormat::kAuto, const ChatTemplateLimits& limits = {});
 
   ChatTemplate(const ChatTemplate&) = delete;
   ChatTemplate& operator=(const ChatTemplate&) = delete;
@@ -64,8 +67,17 @@ class ChatTemplate {
   // Another template, for one request, with the same tokens and limits. Errors as of Load.
   Result<std::unique_ptr<const ChatTemplate>> WithSource(const std::string& source) const;
 
-  // The sources of all its templates, by which the model's family is known (tool_format.h).
-  const std::string& source() const { return source_; }
+  // The source of the template that is used without tools, and of that with tools. By them the
+  // model's family is known (tool_format.h). The first is empty if every template has a name.
+  const std::string& source() const;
+  const std::string& tool_source() const;
+  // The sources of all, one after another: what any of them may show is named in here.
+  const std::string& all_sources() const { return all_sources_; }
+  // Every template, by its name.
+  std::map<std::string, std::string> sources() const;
+  bool Has(const std::string& name) const { return templates_.contains(name); }
+  // Whether there is one for a request that names none.
+  bool HasTemplateFor(const ChatInput& input) const { return Find(input).ok(); }
 
   // The prompt, to be encoded with {add_special_tokens = false, parse_special = true,
   // guarded = true}. kInvalidArgument for input that is not JSON of the right type, for a template
@@ -77,11 +89,24 @@ class ChatTemplate {
     void operator()(MrtTemplate* handle) const;
   };
 
+  struct Named {
+    std::unique_ptr<MrtTemplate, Deleter> handle;
+    std::string source;
+    ContentForms forms;
+  };
+
   ChatTemplate() = default;
   Status Add(const std::string& name, const std::string& source);
+  Result<const Named*> Find(const ChatInput& input) const;
+  Result<std::string> Probe(const Named& named, const nlohmann::ordered_json& messages,
+                            bool* exceeded) const;
+  // `exceeded` tells whether a limit stopped it.
+  Result<std::string> Run(const Named& named, const std::string& context, bool has_twins,
+                          int64_t civil_seconds, bool* exceeded = nullptr) const;
 
-  std::map<std::string, std::unique_ptr<MrtTemplate, Deleter>> templates_;
-  std::string source_;
+  std::map<std::string, Named> templates_;
+  std::string all_sources_;
+  ContentFormat format_ = ContentFormat::kAuto;
   std::string token_variables_;  // "bos_token":"<s>",... as JSON members
   std::shared_ptr<const SpecialGuard> guard_;
   ChatTemplateLimits limits_;

@@ -32,6 +32,16 @@ Result<std::string> Render(const std::string& source, std::string_view kwargs = 
                                   .civil_seconds = kGoldenClock});
 }
 
+TEST(ChatTemplate, EveryLineEndIsTheSame) {
+  EXPECT_EQ(Render("{% if true %}\r\na\r\n{% endif %}\rb{{ '\r\n' }}c").value(), "a\nb\nc");
+}
+
+TEST(ChatTemplate, ALoopOverToolsThatAreNotThereIsEmpty) {
+  EXPECT_EQ(Render("<{% for tool in tools %}{{ tool }}{% endfor %}>").value(), "<>");
+  EXPECT_EQ(Render("{{ tools is none }}").value(), "True");
+  EXPECT_FALSE(Render("{% for x in messages[0].missing_and_none or none %}{% endfor %}").ok());
+}
+
 TEST(ChatTemplate, GivesVariablesAndKwargs) {
   EXPECT_EQ(Render("{{ bos_token }}{{ messages[0].content }}{{ x }}{{ tools is none }}",
                    R"({"x": 3, "messages": []})")
@@ -95,7 +105,7 @@ TEST(ChatTemplate, ChainsOfNamespacesDoNoHarm) {
        {"{% set ns = namespace() %}{% for i in range(60000) %}{% set n = namespace() %}"
         "{% set n.x = ns.x %}{% set ns.x = n %}{% endfor %}.",
         "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}{{ ns == ns.x }}{{ [ns] }}"
-        "{{ {'a': ns} | string }}{{ ns < namespace() }}{{ {ns: 1}[ns] }}.",
+        "{{ {'a': ns} | string }}{{ {ns: 1}[ns] }}.",
         "{% set ns = namespace(x=[1, 2]) %}{% for i in range(30000) %}{% set ns.x = ns.x[0:] %}"
         "{% endfor %}{{ ns.x }}.",
         "{% set ns = namespace(x=[1, 2]) %}{% for i in range(30000) %}{% set ns.x = ns.x | reverse "
@@ -316,6 +326,30 @@ TEST(ChatTemplate, HostileTemplatesEndWithAStatus) {
       "{% set ns = namespace(x=1) %}{% for i in range(99999) %}{% for j in [1] %}"
       "{% set ns.x = loop %}{% endfor %}{% endfor %}",
       "{% for i in [1] %}{{ loop.changed(loop) }}{% endfor %}",
+      "{% for i in [1] %}{{ loop.cycle() }}{% endfor %}",
+      "{% set ns = namespace(x=1) %}{% for i in range(99999) %}{% set ns.x = [ns.x].copy %}"
+      "{% endfor %}",
+      "{% set ns = namespace(x={}) %}{% for i in range(99999) %}{% set ns.x = cycler(ns.x) %}"
+      "{% endfor %}",
+      "{% set ns = namespace(x=[1]) %}{% for i in range(99999) %}"
+      "{% set ns.x = [{'a': ns.x}] | groupby('a') %}{% endfor %}",
+      "{% set ns = namespace(x=[1]) %}{% for i in range(99999) %}{% set ns.x = {1: ns.x}.items() "
+      "%}{% endfor %}",
+      "{{ 'a' | center(10 ** 9) }}",
+      "{{ 'a'.ljust(10 ** 9) }}",
+      "{{ '1'.zfill(10 ** 9) }}",
+      "{{ '\\t'.expandtabs(10 ** 9) }}",
+      "{{ [1] | slice(10 ** 9) }}",
+      "{{ '%999d' * 10 ** 6 }}",
+      "{% set f = '%999d' * 200000 %}{{ f % ((1,) * 200000) }}",
+      "{% set f = '{0:999}' * 200000 %}{{ f.format(1) }}",
+      "{% set s = 'ab ' * 999999 %}{{ s | wordwrap(1, wrapstring='x' * 60) }}",
+      "{% set s = 'a' * 999999 %}{{ s.replace('', s) | length }}",
+      "{% set s = 'a' * 999999 %}{% for i in range(999) %}{{ s.split('a') | length }}{% endfor %}",
+      "{% set s = '<' * 999999 %}{% for i in range(999) %}{{ s | striptags }}{% endfor %}",
+      "{% set s = 'a' * 999999 %}{% for i in range(9999) %}{{ s | wordcount }}{% endfor %}",
+      "{% set l = range(99999) | list %}{% for i in range(9999) %}{{ l | sort | first }}"
+      "{% endfor %}",
       "{% for i in [1] %}{% set x = [{}] | map(attribute='a', default=loop) | list %}{% endfor %}",
       std::string("{{ ") + std::string(100'000, '(') + std::string(100'000, ')') + " }}",
       std::string("{{ ") + std::string(100'000, '[') + " }}",

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/task_barrier.h"
 #include "text/ffi.h"
 #include "text/token_table.h"
 
@@ -21,10 +22,15 @@ namespace {
 constexpr MrtGrammarLimits kLimits = {.compile_fuel = 1'000'000,
                                       .step_fuel = 200'000,
                                       .step_items_max = 50'000,
-                                      .row_items_max = 2'000,
+                                      .row_items_max = 20'000,
                                       .lexer_states_max = 50'000,
                                       .symbols_max = 500'000};
 constexpr size_t kBitsPerWord = 32;
+
+Status EngineFailed(const RustBytes& error) {
+  return Internal(
+      fmt::format("the engine of grammars failed, by a fault of the server: {}", error.ToString()));
+}
 
 }  // namespace
 
@@ -67,7 +73,11 @@ class Grammars::Compiled {
   Compiled(const Compiled&) = delete;
   Compiled& operator=(const Compiled&) = delete;
 
-  const std::string& grammar() const { return grammar_; }
+  bool Is(const std::string& grammar) const {
+    return grammar == grammar_ || (done_ && grammar == without_gbnf_);
+  }
+  // REQUIRES: Compile has returned ok.
+  const std::string& without_gbnf() const { return without_gbnf_; }
   size_t mask_words() const { return vocabulary_->mask_words(); }
   // Held by a matcher while it is made, used or freed: those of one grammar share its caches.
   Mutex& mutex() { return mutex_; }
@@ -93,11 +103,17 @@ class Grammars::Compiled {
     RustBytes error;
     const MrtCode code =
         mrt_grammar_new(vocabulary, Data(grammar_), grammar_.size(), &compiled_, error.out());
-    return StatusOf(code, error);
+    if (code == MRT_INTERNAL) return EngineFailed(error);
+    MR_RETURN_IF_ERROR(StatusOf(code, error));
+    RustBytes text;
+    mrt_grammar_text(compiled_, text.out());
+    without_gbnf_ = text.ToString();
+    return OkStatus();
   }
 
   const std::shared_ptr<Vocabulary> vocabulary_;
   const std::string grammar_;
+  std::string without_gbnf_;  // set before done_
   Mutex mutex_;
   std::once_flag once_;
   std::atomic<bool> done_ = false;
@@ -116,28 +132,23 @@ class Grammars::Matcher : public TokenMatcher {
   Result<std::span<const uint32_t>> Allowed(std::span<const TokenId> output) override {
     MR_RETURN_IF_ERROR(grammar_->Compile());
     const MutexLock lock(grammar_->mutex());
-    // A replay goes back to an earlier position.
-    if (!matcher_ || output.size() < consumed_) {
-      MR_ASSIGN_OR_RETURN(MrtMatcher * fresh, grammar_->NewMatcher());
-      matcher_.reset(fresh);
-      consumed_ = 0;
+    auto allowed = Next(output);
+    if (!allowed.ok()) matcher_.reset();  // what it has read is not known
+    return allowed;
+  }
+
+  bool Takes(std::span<const TokenId> output, TokenId next, bool ends) override {
+    if (!grammar_->done() || !grammar_->Compile().ok()) return true;
+    const MutexLock lock(grammar_->mutex());
+    if (ends) {
+      const auto allowed = Next(output);
+      return !allowed.ok() || InMask(*allowed, next);
     }
-    const std::vector<uint32_t> fresh(output.begin() + static_cast<int64_t>(consumed_),
-                                      output.end());
     RustBytes error;
-    if (!fresh.empty()) {
-      const MrtCode code =
-          mrt_matcher_consume(matcher_.get(), fresh.data(), fresh.size(), error.out());
-      if (code == MRT_INVALID) {
-        return Internal(fmt::format("the output does not match its grammar: {}", error.ToString()));
-      }
-      MR_RETURN_IF_ERROR(OfStep(code, error));
-    }
-    consumed_ = output.size();
-    mask_.resize(grammar_->mask_words());
-    MR_RETURN_IF_ERROR(
-        OfStep(mrt_matcher_mask(matcher_.get(), mask_.data(), mask_.size(), error.out()), error));
-    return std::span<const uint32_t>(mask_);
+    const Result<MrtCode> code = Consume(output, next, error);
+    const bool refused = code.ok() && *code == MRT_INVALID;
+    if (!code.ok() || *code != MRT_OK) matcher_.reset();
+    return !refused;
   }
 
  private:
@@ -145,7 +156,39 @@ class Grammars::Matcher : public TokenMatcher {
     void operator()(MrtMatcher* matcher) const { mrt_matcher_free(matcher); }
   };
 
+  // Reads what it has not read of `output`, and `next`. MRT_INVALID: they do not match.
+  Result<MrtCode> Consume(std::span<const TokenId> output, std::optional<TokenId> next,
+                          RustBytes& error) {
+    // A replay goes back to an earlier position.
+    if (!matcher_ || output.size() < consumed_) {
+      MR_ASSIGN_OR_RETURN(MrtMatcher * fresh, grammar_->NewMatcher());
+      matcher_.reset(fresh);
+      consumed_ = 0;
+    }
+    std::vector<uint32_t> fresh(output.begin() + static_cast<int64_t>(consumed_), output.end());
+    if (next) fresh.push_back(static_cast<uint32_t>(*next));
+    consumed_ += fresh.size();
+    if (fresh.empty()) return MRT_OK;
+    return mrt_matcher_consume(matcher_.get(), fresh.data(), fresh.size(), error.out());
+  }
+
+  Result<std::span<const uint32_t>> Next(std::span<const TokenId> output) {
+    RustBytes error;
+    MR_ASSIGN_OR_RETURN(const MrtCode read, Consume(output, std::nullopt, error));
+    if (read == MRT_INVALID) {
+      return Internal(fmt::format("the output does not match its grammar: {}", error.ToString()));
+    }
+    MR_RETURN_IF_ERROR(OfStep(read, error));
+    mask_.resize(grammar_->mask_words());
+    int32_t any = 0;
+    const MrtCode code =
+        mrt_matcher_mask(matcher_.get(), mask_.data(), mask_.size(), &any, error.out());
+    MR_RETURN_IF_ERROR(OfStep(code, error));
+    return any != 0 ? std::span<const uint32_t>() : std::span<const uint32_t>(mask_);
+  }
+
   static Status OfStep(MrtCode code, const RustBytes& error) {
+    if (code == MRT_INTERNAL) return EngineFailed(error);
     if (code != MRT_LIMIT) return StatusOf(code, error);
     return InvalidArgument(
         fmt::format("the grammar of the output is too complex here: {}", error.ToString()));
@@ -182,7 +225,8 @@ Grammars::~Grammars() {
 }
 
 std::shared_ptr<Grammars::Compiled> Grammars::Find(const std::string& grammar) {
-  const auto found = std::ranges::find(kept_, grammar, &Compiled::grammar);
+  const auto found =
+      std::ranges::find_if(kept_, [&](const auto& kept) { return kept->Is(grammar); });
   if (found != kept_.end()) {
     kept_.splice(kept_.begin(), kept_, found);
   } else {
@@ -203,9 +247,19 @@ Status Grammars::Check(const std::string& grammar) {
 
 std::optional<Status> Grammars::Known(const std::string& grammar) {
   const MutexLock lock(mutex_);
-  const auto found = std::ranges::find(kept_, grammar, &Compiled::grammar);
+  const auto found =
+      std::ranges::find_if(kept_, [&](const auto& kept) { return kept->Is(grammar); });
   if (found == kept_.end() || !(*found)->done()) return std::nullopt;
   return (*found)->Compile();
+}
+
+std::string Grammars::WithoutGbnf(const std::string& grammar) {
+  std::shared_ptr<Compiled> compiled;
+  {
+    const MutexLock lock(mutex_);
+    compiled = Find(grammar);
+  }
+  return compiled->Compile().ok() ? compiled->without_gbnf() : grammar;
 }
 
 std::unique_ptr<TokenMatcher> Grammars::MatcherOf(const std::string& grammar) {
@@ -230,7 +284,8 @@ void Grammars::Work() {
     const std::shared_ptr<Compiled> next = std::move(queue_.front());
     queue_.pop_front();
     lock.unlock();
-    (void)next->Compile().ok();  // whoever uses it sees its status
+    // Whoever uses it sees its status, and compiles it again if that threw.
+    RunTask("a grammar", [&] { (void)next->Compile().ok(); });
     lock.lock();
   }
 }

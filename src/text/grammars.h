@@ -35,6 +35,9 @@ class Grammars : public GrammarSource {
   Status Check(const std::string& grammar);
   // What Check would return if it need not wait.
   std::optional<Status> Known(const std::string& grammar);
+  // The same grammar as workers and journals of the version before know it: GBNF has become Lark.
+  // REQUIRES: Check has returned ok.
+  std::string WithoutGbnf(const std::string& grammar);
   std::unique_ptr<TokenMatcher> MatcherOf(const std::string& grammar) override;
 
  private:

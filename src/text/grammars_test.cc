@@ -154,6 +154,45 @@ TEST(Grammars, MasksFollowFromTheOutputAlone) {
   }
 }
 
+// What a controller checks of results is what a worker's masks allow.
+TEST(Grammars, TakesWhatTheMasksAllow) {
+  const Vocabulary v = ByteLevel();
+  const std::vector<std::string> all = {
+      GrammarOf(GrammarKind::kRegex, "^(19|20)[0-9]{2}/x*$"),
+      GrammarOf(GrammarKind::kJsonSchema, R"({"type": "array", "items": {"type": "boolean"},
+                                                "minItems": 6})")};
+  Rng rng(7);
+  for (const std::string& grammar : all) {
+    ASSERT_TRUE(v.grammars->Check(grammar).ok());
+    const auto masks = v.grammars->MatcherOf(grammar), takes = v.grammars->MatcherOf(grammar);
+    std::vector<TokenId> output;
+    int refused = 0;
+    while (output.size() < 12) {
+      const auto allowed = masks->Allowed(output);
+      ASSERT_TRUE(allowed.ok());
+      std::vector<TokenId> tokens;
+      for (TokenId t = 0; t < v.tokenizer->vocab_size(); ++t) {
+        const bool ends = t == v.ends[0], has = Has(*allowed, t);
+        if (has && !ends) tokens.push_back(t);
+        if (!has && !ends && rng.Between(0, 9) != 0) continue;  // some of them
+        ASSERT_EQ(takes->Takes(output, t, ends), has) << t << " after " << TextOf(v, output);
+        refused += has ? 0 : 1;
+      }
+      if (tokens.empty()) break;
+      output.push_back(
+          tokens[static_cast<size_t>(rng.Between(0, static_cast<int64_t>(tokens.size()) - 1))]);
+    }
+    EXPECT_GT(output.size(), 4u);
+    EXPECT_GT(refused, 10);
+  }
+}
+
+TEST(Grammars, TakesDoesNotWait) {
+  const Vocabulary v = ByteLevel();
+  const auto unsound = v.grammars->MatcherOf(GrammarOf(GrammarKind::kRegex, "("));
+  EXPECT_TRUE(unsound->Takes({}, 1, false)) << "who computes says that it is unsound";
+}
+
 TEST(Grammars, OnlyTheEndFollowsACompleteMatch) {
   const Vocabulary v = ByteLevel();
   const auto matcher = v.grammars->MatcherOf(GrammarOf(GrammarKind::kChoice, R"(["x"])"));

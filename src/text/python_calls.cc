@@ -1,138 +1,164 @@
 // Calls in Python's syntax: [name(key=value, ...), ...].
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
 #include "text/call_syntax.h"
+#include "text/json_text.h"
+#include "text/python_literal.h"
+#include "text/typed_value.h"
 
 namespace millrace::text {
 namespace {
 
-constexpr int kDepthMax = 64;
+constexpr int kPythonDepthMax = 64;
 
-bool Is(char c, std::string_view any) { return any.find(c) != std::string_view::npos; }
-
+// A name followed by parentheses, with the values in them; and lists of these.
 class PythonReader {
  public:
-  explicit PythonReader(std::string_view text) : rest_(text) {}
+  PythonReader(std::string_view text, const OrderedJson& tools) : rest_(text), tools_(tools) {}
 
-  std::optional<std::vector<ToolCall>> Calls() {
-    std::vector<ToolCall> calls;
+  // Whether the text is calls and nothing else.
+  bool Calls() {
     const bool list = Skip('[');
     do {
-      auto call = Call();
-      if (!call) return std::nullopt;
-      calls.push_back(*std::move(call));
+      if (list && !calls_.empty() && Skip(']')) return AtEnd();  // after a comma at the end
+      if (!Call()) return false;
     } while (Skip(','));
-    if (list && !Skip(']')) return std::nullopt;
-    SkipSpace();
-    if (!rest_.empty()) return std::nullopt;
-    return calls;
+    return (!list || Skip(']')) && AtEnd();
   }
+
+  std::optional<std::string> OnlyValue() {
+    auto value = Value(0);
+    return AtEnd() ? value : std::nullopt;
+  }
+
+  std::vector<ToolCall> TakeCalls() { return std::move(calls_); }
+  std::optional<ToolCall> TakeOpen() { return std::move(open_); }
 
  private:
-  std::optional<ToolCall> Call() {
-    ToolCall call{.name = Name(), .arguments = {}};
-    if (call.name.empty() || !Skip('(')) return std::nullopt;
-    OrderedJson arguments = OrderedJson::object();
-    while (!Skip(')')) {
-      if (!arguments.empty() && !Skip(',')) return std::nullopt;
-      const std::string key = Name();
-      if (key.empty() || !Skip('=')) return std::nullopt;
-      auto value = Value(0);
-      if (!value) return std::nullopt;
-      arguments[key] = *std::move(value);
-    }
-    call.arguments = arguments.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-    return call;
-  }
-
-  std::optional<OrderedJson> Value(int depth) {
-    SkipSpace();
-    if (rest_.empty() || depth > kDepthMax) return std::nullopt;
-    const char c = rest_.front();
-    if (c == '"' || c == '\'') return String(c);
-    if (c == '[') return List(depth);
-    if (c == '{') return Dictionary(depth);
-    if (c == '-' || c == '+' || c == '.' || (c >= '0' && c <= '9')) return Number();
+  bool Call() {
     const std::string name = Name();
-    if (name == "True" || name == "true") return OrderedJson(true);
-    if (name == "False" || name == "false") return OrderedJson(false);
-    if (name == "None" || name == "null") return OrderedJson(nullptr);
-    return std::nullopt;
-  }
-
-  std::optional<OrderedJson> List(int depth) {
-    Skip('[');
-    OrderedJson list = OrderedJson::array();
-    while (!Skip(']')) {
-      if (!list.empty() && !Skip(',')) return std::nullopt;
-      auto value = Value(depth + 1);
-      if (!value) return std::nullopt;
-      list.push_back(*std::move(value));
+    if (name.empty() || !Skip('(')) return false;
+    JsonObjectWriter arguments;
+    if (Arguments(name, arguments)) {
+      calls_.push_back({.name = name, .arguments = arguments.Text()});
+      return true;
     }
-    return list;
+    if (rest_.empty()) open_ = ToolCall{.name = name, .arguments = arguments.Open()};
+    return false;
   }
 
-  std::optional<OrderedJson> Dictionary(int depth) {
-    Skip('{');
-    OrderedJson dictionary = OrderedJson::object();
-    while (!Skip('}')) {
-      if (!dictionary.empty() && !Skip(',')) return std::nullopt;
-      const auto key = Value(depth + 1);
-      if (!key || !key->is_string() || !Skip(':')) return std::nullopt;
-      auto value = Value(depth + 1);
-      if (!value) return std::nullopt;
-      dictionary[key->get<std::string>()] = *std::move(value);
-    }
-    return dictionary;
-  }
-
-  std::optional<OrderedJson> String(char quote) {
-    rest_.remove_prefix(1);
-    std::string text;
-    while (!rest_.empty() && rest_.front() != quote) {
-      char c = rest_.front();
-      rest_.remove_prefix(1);
-      if (c == '\\' && !rest_.empty()) {
-        c = rest_.front();
-        rest_.remove_prefix(1);
-        if (c == 'n') c = '\n';
-        if (c == 't') c = '\t';
-        if (c == 'r') c = '\r';
+  bool Arguments(const std::string& function, JsonObjectWriter& arguments) {
+    size_t position = 0;
+    while (!Skip(')')) {
+      if (position > 0 && !Skip(',')) return false;
+      if (position > 0 && Skip(')')) return true;  // a comma at the end
+      const std::string_view before = rest_;
+      std::string key = Name();
+      if (key.empty() || !Skip('=')) {
+        rest_ = before;
+        key = ParameterAt(function, position);
       }
-      text += c;
+      if (key.empty()) return false;
+      auto value = Value(0);
+      // A value may go on where the text ends.
+      if (!value || rest_.empty()) return false;
+      arguments.Set(key, *std::move(value));
+      ++position;
     }
-    if (rest_.empty()) return std::nullopt;
-    rest_.remove_prefix(1);
-    return OrderedJson(std::move(text));
+    return true;
   }
 
-  std::optional<OrderedJson> Number() {
-    size_t size = 0;
-    while (size < rest_.size() && Is(rest_[size], "+-.eE0123456789")) ++size;
-    std::string_view text = rest_.substr(0, size);
-    rest_.remove_prefix(size);
-    if (text.starts_with('+')) text.remove_prefix(1);
-    int64_t integer = 0;
-    const char* const end = text.data() + text.size();
-    if (const auto [at, error] = std::from_chars(text.data(), end, integer);
-        error == std::errc() && at == end) {
-      return OrderedJson(integer);
+  // The name of a parameter without one: they are in the order of the schema.
+  std::string ParameterAt(const std::string& function, size_t position) const {
+    const OrderedJson* schema = ArgumentsSchemaOf(tools_, function);
+    if (schema == nullptr) return "";
+    const auto properties = schema->find("properties");
+    if (properties == schema->end() || !properties->is_object()) return "";
+    if (position >= properties->size()) return "";
+    return std::next(properties->begin(), static_cast<std::ptrdiff_t>(position)).key();
+  }
+
+  std::optional<std::string> Value(int depth) {
+    SkipSpace();
+    if (rest_.empty() || depth > kPythonDepthMax) return std::nullopt;
+    if (BeginsPythonString(rest_)) return Strings();
+    switch (rest_.front()) {
+      case '[': return List('[', ']', depth);
+      case '(': return List('(', ')', depth);
+      case '{': return Braces(depth);
+      default: break;
     }
-    double real = 0;
-    if (const auto [at, error] = std::from_chars(text.data(), end, real);
-        error == std::errc() && at == end) {
-      return OrderedJson(real);
+    if (std::string_view("+-.0123456789").find(rest_.front()) != std::string_view::npos) {
+      return TakePythonNumber(rest_);
     }
+    const std::string name = Name();
+    if (name == "True" || name == "true") return "true";
+    if (name == "False" || name == "false") return "false";
+    if (name == "None" || name == "null") return "null";
     return std::nullopt;
+  }
+
+  // Literals beside each other are one.
+  std::optional<std::string> Strings() {
+    std::string text;
+    while (BeginsPythonString(rest_)) {
+      const auto next = TakePythonString(rest_);
+      if (!next) return std::nullopt;
+      text += *next;
+      SkipSpace();
+    }
+    return JsonString(text);
+  }
+
+  // Also a tuple; a value in parentheses is the value.
+  std::optional<std::string> List(char open, char close, int depth) {
+    Skip(open);
+    std::string values;
+    size_t count = 0;
+    bool comma = false;
+    while (!Skip(close)) {
+      if (count > 0 && !comma) return std::nullopt;
+      auto value = Value(depth + 1);
+      if (!value) return std::nullopt;
+      if (count++ > 0) values += ',';
+      values += *value;
+      comma = Skip(',');
+    }
+    return open == '(' && count == 1 && !comma ? values : "[" + values + "]";
+  }
+
+  // A dictionary, or a set, which becomes a list.
+  std::optional<std::string> Braces(int depth) {
+    const std::string_view before = rest_;
+    Skip('{');
+    JsonObjectWriter dictionary;
+    bool comma = true;
+    while (!Skip('}')) {
+      if (!comma) return std::nullopt;
+      const auto key = Value(depth + 1);
+      if (!key) return std::nullopt;
+      if (!Skip(':')) {
+        if (!dictionary.empty()) return std::nullopt;
+        rest_ = before;
+        return List('{', '}', depth);
+      }
+      auto value = Value(depth + 1);
+      if (!value || key->front() == '[' || key->front() == '{') return std::nullopt;
+      dictionary.Set(key->front() == '"' ? OrderedJson::parse(*key).get<std::string>() : *key,
+                     *std::move(value));
+      comma = Skip(',');
+    }
+    return dictionary.Text();
   }
 
   std::string Name() {
     SkipSpace();
     size_t size = 0;
-    const auto within = [&](char c) {
+    const auto within = [](char c) {
       return c == '_' || c == '.' || c == '-' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
-             (c >= 'A' && c <= 'Z');
+             (c >= 'A' && c <= 'Z') || static_cast<unsigned char>(c) >= 0x80;
     };
     while (size < rest_.size() && within(rest_[size])) ++size;
     std::string name(rest_.substr(0, size));
@@ -147,18 +173,34 @@ class PythonReader {
     return true;
   }
   void SkipSpace() {
-    while (!rest_.empty() && Is(rest_.front(), " \n\r\t")) {
-      rest_.remove_prefix(1);
-    }
+    const size_t first = rest_.find_first_not_of(" \n\r\t");
+    rest_.remove_prefix(std::min(first, rest_.size()));
+  }
+  bool AtEnd() {
+    SkipSpace();
+    return rest_.empty();
   }
 
   std::string_view rest_;
+  const OrderedJson& tools_;
+  std::vector<ToolCall> calls_;
+  std::optional<ToolCall> open_;
 };
 
 }  // namespace
 
-std::optional<std::vector<ToolCall>> ParsePythonCalls(std::string_view text) {
-  return PythonReader(text).Calls();
+ParsedCalls ParsePythonCalls(std::string_view text, const OrderedJson& tools) {
+  PythonReader reader(text, tools);
+  ParsedCalls parsed;
+  parsed.whole = reader.Calls();
+  parsed.calls = reader.TakeCalls();
+  parsed.open = reader.TakeOpen();
+  return parsed;
+}
+
+std::optional<std::string> ParsePythonValue(std::string_view text) {
+  static const OrderedJson none;
+  return PythonReader(text, none).OnlyValue();
 }
 
 }  // namespace millrace::text

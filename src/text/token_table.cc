@@ -7,7 +7,8 @@
 namespace millrace::text {
 namespace {
 
-constexpr std::string_view kMagic = "mrtable1";
+constexpr std::string_view kMagic = "mrtable1", kStandInMagic = "mrbytes1";
+static_assert(kMagic.size() == kStandInMagic.size());
 
 void PutNumber(uint32_t number, std::string& out) {
   for (int shift = 0; shift < 32; shift += 8) out.push_back(static_cast<char>(number >> shift));
@@ -24,8 +25,8 @@ void PutToken(const TokenInfo& token, std::string& out) {
 }
 
 // The beginning of a table.
-std::string Header(size_t tokens, std::span<const TokenId> ends) {
-  std::string bytes(kMagic);
+std::string Header(std::string_view magic, size_t tokens, std::span<const TokenId> ends) {
+  std::string bytes(magic);
   PutNumber(static_cast<uint32_t>(tokens), bytes);
   PutNumber(static_cast<uint32_t>(ends.size()), bytes);
   for (const TokenId id : ends) PutNumber(static_cast<uint32_t>(id), bytes);
@@ -49,14 +50,14 @@ Result<TokenTable> TokenTableOf(const Tokenizer& tokenizer, std::span<const Toke
     return FailedPrecondition(
         "output cannot be constrained: the model has no end-of-sequence token");
   }
-  std::string bytes = Header(tokenizer.vocab_size(), ends);
+  std::string bytes = Header(kMagic, tokenizer.vocab_size(), ends);
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) PutToken(tokenizer.Token(id), bytes);
   return Digested(std::move(bytes));
 }
 
 TokenTable ByteTable() {
   constexpr TokenId kBytes = 256;
-  std::string bytes = Header(kBytes + 1, std::span(&kBytes, 1));
+  std::string bytes = Header(kStandInMagic, kBytes + 1, std::span(&kBytes, 1));
   for (TokenId byte = 0; byte < kBytes; ++byte) {
     const char text = static_cast<char>(byte);
     PutText({&text, 1}, false, bytes);

@@ -17,7 +17,8 @@ namespace millrace::text {
 // depends on their neighbours. kFailedPrecondition: `ends` is empty.
 Result<TokenTable> TokenTableOf(const Tokenizer& tokenizer, std::span<const TokenId> ends);
 
-// A vocabulary of the 256 bytes. What a grammar takes to compile hardly depends on the vocabulary.
+// A vocabulary of the 256 bytes, which stands for any other: tokens that a grammar names are taken
+// to exist. What a grammar takes to compile hardly depends on the vocabulary.
 TokenTable ByteTable();
 
 // The size of the vocabulary; 0: the table is malformed.

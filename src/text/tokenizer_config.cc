@@ -1,25 +1,17 @@
 #include "text/tokenizer_config.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/file.h"
-#include "base/json.h"
 
 namespace millrace::text {
 namespace {
-
-// An empty object when the file does not exist.
-Result<Json> ReadJsonObject(const std::string& path) {
-  Result<std::string> content = ReadFile(path, kTokenizerConfigBytesMax);
-  if (!content.ok()) {
-    if (content.status().code() == StatusCode::kNotFound) return Json::object();
-    return content.status();
-  }
-  Result<Json> json = ParseJson(*content);
-  if (!json.ok()) return json.status().WithContext(path);
-  if (!json->is_object()) return InvalidArgument(path + ": must be a JSON object");
-  return std::move(json).value();
-}
 
 // A token is written as a string, as an object with "content", or as null.
 Status ReadToken(const Json& config, const char* name, std::optional<std::string>& token) {
@@ -59,28 +51,86 @@ Status ReadTemplates(const Json& config, TokenizerConfig& out) {
   return OkStatus();
 }
 
+// A file that does not exist adds nothing.
+Status ReadTemplateFile(const std::string& path, const std::string& name, TokenizerConfig& out) {
+  Result<std::string> source = ReadFile(path, kChatTemplateBytesMax);
+  if (source.status().code() == StatusCode::kNotFound) return OkStatus();
+  if (!source.ok()) return source.status();
+  out.chat_templates[name] = std::move(source).value();
+  out.template_files[name] = path;
+  return OkStatus();
+}
+
+// Older processors have their template in a file of JSON.
+Status ReadProcessorTemplate(const std::string& folder, TokenizerConfig& out) {
+  if (out.chat_templates.contains(kDefaultTemplateName)) return OkStatus();
+  const std::string path = folder + "/chat_template.json";
+  MR_ASSIGN_OR_RETURN(const Json json, ReadTokenizerFile(path));
+  const auto it = json.find("chat_template");
+  if (it == json.end() || !it->is_string()) return OkStatus();
+  out.chat_templates[kDefaultTemplateName] = it->get<std::string>();
+  out.template_files[kDefaultTemplateName] = path;
+  return OkStatus();
+}
+
+// The names of the files in the folder of templates, sorted.
+Result<std::vector<std::string>> NamesOfTemplates(const std::string& folder) {
+  const std::string path = fmt::format("{}/{}", folder, kTemplateFolder);
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(path, error), end; !error && at != end;
+       at.increment(error)) {
+    if (at->path().extension() == ".jinja") names.push_back(at->path().stem().string());
+    if (names.size() > kTemplatesMax) {
+      return InvalidArgument(fmt::format("{}: more than {} templates", path, kTemplatesMax));
+    }
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    return InvalidArgument(fmt::format("{}: {}", path, error.message()));
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
 }  // namespace
+
+Result<Json> ReadTokenizerFile(const std::string& path) {
+  Result<std::string> content = ReadFile(path, kTokenizerConfigBytesMax);
+  if (!content.ok()) {
+    if (content.status().code() == StatusCode::kNotFound) return Json::object();
+    return content.status();
+  }
+  Result<Json> json = ParseJson(*content);
+  if (!json.ok()) return json.status().WithContext(path);
+  if (!json->is_object()) return InvalidArgument(path + ": must be a JSON object");
+  return std::move(json).value();
+}
 
 Result<TokenizerConfig> LoadTokenizerConfig(const std::string& folder) {
   TokenizerConfig out;
   const std::string config_path = folder + "/tokenizer_config.json";
-  MR_ASSIGN_OR_RETURN(Json config, ReadJsonObject(config_path));
+  MR_ASSIGN_OR_RETURN(Json config, ReadTokenizerFile(config_path));
   Status status = ReadTokens(config, out);
   if (status.ok()) status = ReadTemplates(config, out);
   if (!status.ok()) return status.WithContext(config_path);
   for (const auto& [name, source] : out.chat_templates) out.template_files[name] = config_path;
+  const auto flag = [&config](const char* name) -> std::optional<bool> {
+    const auto it = config.find(name);
+    return it != config.end() && it->is_boolean() ? std::optional(it->get<bool>()) : std::nullopt;
+  };
+  out.add_bos_token = flag("add_bos_token");
+  out.add_eos_token = flag("add_eos_token");
 
   const std::string map_path = folder + "/special_tokens_map.json";
-  MR_ASSIGN_OR_RETURN(Json map, ReadJsonObject(map_path));
+  MR_ASSIGN_OR_RETURN(Json map, ReadTokenizerFile(map_path));
   if (status = ReadTokens(map, out); !status.ok()) return status.WithContext(map_path);
 
-  const std::string jinja_path = folder + "/chat_template.jinja";
-  Result<std::string> jinja = ReadFile(jinja_path, kChatTemplateBytesMax);
-  if (jinja.ok()) {
-    out.chat_templates[kDefaultTemplateName] = std::move(jinja).value();
-    out.template_files[kDefaultTemplateName] = jinja_path;
-  } else if (jinja.status().code() != StatusCode::kNotFound) {
-    return jinja.status();
+  MR_RETURN_IF_ERROR(ReadProcessorTemplate(folder, out));
+  MR_RETURN_IF_ERROR(ReadTemplateFile(folder + "/chat_template.jinja", kDefaultTemplateName, out));
+  MR_ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesOfTemplates(folder));
+  for (const std::string& name : names) {
+    MR_RETURN_IF_ERROR(
+        ReadTemplateFile(fmt::format("{}/{}/{}.jinja", folder, kTemplateFolder, name), name, out));
   }
   return out;
 }

@@ -19,6 +19,7 @@ constexpr ToolFormat kToolFormats[] = {
      .marker = "<｜tool▁call▁begin｜>"},
     {.name = "kimi_k2",
      .syntax = CallSyntax::kNameThenJson,
+     .ids = CallIds::kNumbered,
      .section_begin = "<|tool_calls_section_begin|>",
      .call_begin = "<|tool_call_begin|>",
      .name_begin = "functions.",
@@ -36,12 +37,15 @@ constexpr ToolFormat kToolFormats[] = {
      .syntax = CallSyntax::kParameterTags,
      .section_begin = "<tool_call>",
      .call_end = "</tool_call>",
+     .bare_begin = "<function=",
      .separator = "\n",
      .marker = "<parameter="},
     {.name = "mistral",
      .syntax = CallSyntax::kJson,
+     .ids = CallIds::kNineChars,
      .section_begin = "[TOOL_CALLS]",
      .name_end = "[ARGS]",
+     .stray_end = "[/TOOL_CALLS]",
      .separator = ", ",
      .marker = "[TOOL_CALLS]"},
     {.name = "hermes",
@@ -101,6 +105,16 @@ const ToolFormat* ToolFormatOf(std::string_view chat_template) {
   return llama ? FindToolFormat("llama3_json") : nullptr;
 }
 
+CallIds CallIdsOf(std::string_view chat_template, const ToolFormat* format) {
+  const ToolFormat* own = ToolFormatOf(chat_template);
+  if (own != nullptr && own->ids != CallIds::kAny) return own->ids;
+  // As Mistral's templates check it, whatever their marks.
+  for (const std::string_view check : {"length != 9", "length!=9", "length == 9", "length==9"}) {
+    if (chat_template.find(check) != std::string_view::npos) return CallIds::kNineChars;
+  }
+  return format == nullptr ? CallIds::kAny : format->ids;
+}
+
 const ToolFormat& PlainJsonFormat() { return *FindToolFormat("json"); }
 
 std::span<const ReasoningFormat> ReasoningFormats() { return kReasoningFormats; }
@@ -120,8 +134,9 @@ std::vector<std::string_view> MarkersOf(const ToolFormat* tools, const Reasoning
   if (tools != nullptr) {
     const ToolFormat& f = *tools;
     // Mistral's ids of calls are between two markers; a part of DeepSeek's before a name is one.
-    markers = {f.section_begin, f.call_begin, f.name_end, f.call_end,
-               f.section_end,   kPythonTag,   "[CALL_ID]"};
+    markers = {f.section_begin, f.call_begin, f.name_end, f.call_end, f.section_end, f.stray_end};
+    if (f.section_begin.empty()) markers.push_back(kPythonTag);
+    if (f.ids == CallIds::kNineChars) markers.push_back(kCallIdTag);
   }
   if (reasoning != nullptr) {
     markers.push_back(reasoning->begin);

@@ -16,9 +16,18 @@ enum class CallSyntax {
   kPython,         // [name(key=value, ...), ...]
 };
 
+// What a family's ids of calls look like. Templates refuse other ids, or models were not trained on
+// them.
+enum class CallIds {
+  kAny,        // call_ and 24 hexadecimal digits
+  kNineChars,  // Mistral: nine letters and digits
+  kNumbered,   // Kimi: functions.NAME:N, where N counts the calls of the conversation
+};
+
 struct ToolFormat {
   std::string_view name;  // as for --tool-call-parser
   CallSyntax syntax = CallSyntax::kJson;
+  CallIds ids = CallIds::kAny;
   // What begins calls within text. Empty: only the beginning of the answer can be calls, where it
   // has the first character of their syntax.
   std::string_view section_begin = {};
@@ -26,6 +35,9 @@ struct ToolFormat {
   std::string_view name_begin = {};  // kNameThenJson: what may precede the name
   std::string_view name_end = {};    // what ends a name that the arguments follow
   std::string_view call_end = {}, section_end = {};
+  // What models also write: the beginning of a call without that of its section, which is not taken
+  // away, and an end that has no meaning.
+  std::string_view bare_begin = {}, stray_end = {};
   std::string_view arguments_key = "arguments";
   std::string_view separator = {};  // between calls, for grammars
   std::string_view marker = {};     // in chat templates of the family
@@ -36,11 +48,17 @@ std::span<const ToolFormat> ToolFormats();
 const ToolFormat* FindToolFormat(std::string_view name);
 // By the source of a chat template; null: it has no known way to write calls.
 const ToolFormat* ToolFormatOf(std::string_view chat_template);
+// The ids that a chat template demands, or those of the format if it demands none; `format`: may be
+// null.
+CallIds CallIdsOf(std::string_view chat_template, const ToolFormat* format);
 // A list of objects, as the whole answer: any model writes it if its output is constrained.
 const ToolFormat& PlainJsonFormat();
 
 // May precede calls of llama3_json.
 inline constexpr std::string_view kPythonTag = "<|python_tag|>";
+
+// Precedes the id of a call of Mistral's.
+inline constexpr std::string_view kCallIdTag = "[CALL_ID]";
 
 struct ReasoningFormat {
   std::string_view name;  // as for --reasoning-parser

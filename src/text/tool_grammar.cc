@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/output_grammar.h"
 
 namespace millrace::text {
@@ -19,9 +21,14 @@ OrderedJson ArgumentsOf(const OrderedJson& function) {
       !function["parameters"].empty()) {
     schema = function["parameters"];
   }
+  // Arguments are an object, also where the schema does not say so or admits more.
+  const OrderedJson type = schema.value("type", OrderedJson());
+  const auto object = OrderedJson("object");
+  if (type.is_null() || (type.is_array() && std::ranges::find(type, object) != type.end())) {
+    schema["type"] = object;
+  }
   const bool strict = function.contains("strict") && function["strict"] == OrderedJson(true);
-  OrderedJson& options = schema["x-guidance"];
-  if (!options.is_object()) options = OrderedJson::object();
+  OrderedJson& options = schema["x-guidance"] = OrderedJson::object();
   if (!strict) options["lenient"] = true;
   options["whitespace_pattern"] = kJsonWhiteSpace;
   return schema;
@@ -33,12 +40,14 @@ struct Around {
 };
 Around AroundOf(const ToolFormat& f, const std::string& name) {
   if (f.syntax == CallSyntax::kNameThenJson) {
-    // Kimi numbers its calls; the number has no meaning here.
-    if (f.name_begin == "functions.") return {fmt::format("functions.{}:0", name), ""};
+    if (f.ids == CallIds::kNumbered) return {fmt::format("{}{}:", f.name_begin, name), ""};
     return {name, ""};
   }
   return {fmt::format("{{\"name\": {}, \"{}\": ", Quoted(name), f.arguments_key), "}"};
 }
+
+// A grammar cannot count: the numbers of calls after the first one are the model's.
+constexpr std::string_view kFurtherNumber = "/[1-9][0-9]{0,3}/";
 
 bool OneSectionPerCall(const ToolFormat& f) { return f.call_begin.empty() && !f.call_end.empty(); }
 
@@ -47,16 +56,26 @@ class Writer {
   Writer(const ToolFormat& format, const SpecialTokenId& special)
       : format_(format), special_(special) {}
 
-  std::string Grammar(const OrderedJson& tools, bool many) {
-    std::string names, rules;
+  std::string Grammar(const OrderedJson& tools, const CallsWanted& wanted) {
+    std::string first, others, rules;
+    const bool numbered = format_.ids == CallIds::kNumbered;
     for (size_t i = 0; i < tools.size(); ++i) {
       const OrderedJson& function = tools[i]["function"];
-      names += fmt::format("{}call_{}", i > 0 ? " | " : "", i);
+      const auto name = function["name"].get<std::string>();
+      const char* const or_else = i > 0 ? " | " : "";
+      others += fmt::format("{}call_{}", or_else, i);
+      if (numbered) {
+        first += fmt::format("{}first_{}", or_else, i);
+        rules +=
+            fmt::format("first_{}: {}\n", i, Call(name, i, Quoted(std::to_string(wanted.first))));
+      }
       rules += fmt::format("call_{}: {}\narguments_{}: %json {}\n", i,
-                           Call(function["name"].get<std::string>(), i), i,
+                           Call(name, i, numbered ? kFurtherNumber : ""), i,
                            ArgumentsOf(function).dump());
     }
-    return fmt::format("start: {}\ncall: {}\n{}", Start(many), names, rules);
+    if (numbered) rules += fmt::format("first: {}\n", first);
+    return fmt::format("start: {}\ncall: {}\n{}", Start(numbered ? "first" : "call", wanted.many),
+                       others, rules);
   }
 
  private:
@@ -66,23 +85,24 @@ class Writer {
     return id ? fmt::format("<[{}]>", *id) : Quoted(text);
   }
 
-  std::string Start(bool many) const {
+  // `first`: the rule of the first call.
+  std::string Start(std::string_view first, bool many) const {
     const ToolFormat& f = format_;
     const std::string more = !many ? ""
                              : f.separator.empty()
                                  ? " call*"
                                  : fmt::format(" ({} call)*", Quoted(f.separator));
-    if (OneSectionPerCall(f)) return "call" + more;
+    if (OneSectionPerCall(f)) return std::string(first) + more;
     const bool list = f.syntax == CallSyntax::kJson && f.arguments_key == "arguments";
-    return fmt::format("{} {} call{} {} {}", Marker(f.section_begin), list ? "\"[\"" : "", more,
-                       list ? "\"]\"" : "", Marker(f.section_end));
+    return fmt::format("{} {} {}{} {} {}", Marker(f.section_begin), list ? "\"[\"" : "", first,
+                       more, list ? "\"]\"" : "", Marker(f.section_end));
   }
 
-  std::string Call(const std::string& name, size_t i) const {
+  std::string Call(const std::string& name, size_t i, std::string_view number) const {
     const ToolFormat& f = format_;
     const auto [before, after] = AroundOf(f, name);
     const std::string arguments =
-        fmt::format("{} {} arguments_{} {}", Quoted(before), Marker(NameEnd()), i,
+        fmt::format("{} {} {} arguments_{} {}", Quoted(before), number, Marker(NameEnd()), i,
                     after.empty() ? "" : Quoted(after));
     if (OneSectionPerCall(f)) {
       return fmt::format("{} \"\\n\" {} \"\\n\" {}", Marker(f.section_begin), arguments,
@@ -105,16 +125,13 @@ bool HasCallGrammar(const ToolFormat& format) {
   return format.syntax == CallSyntax::kJson || format.syntax == CallSyntax::kNameThenJson;
 }
 
-std::string CallGrammar(const ToolFormat& format, const OrderedJson& tools, bool many,
-                        const SpecialTokenId& special) {
-  return GrammarOf(GrammarKind::kLark, Writer(format, special).Grammar(tools, many));
+std::string CallGrammar(const ToolFormat& format, const OrderedJson& tools,
+                        const CallsWanted& wanted, const SpecialTokenId& special) {
+  return GrammarOf(GrammarKind::kLark, Writer(format, special).Grammar(tools, wanted));
 }
 
-std::optional<std::string> FreeCallGrammar(const ToolFormat& format, const OrderedJson& tools,
-                                           const SpecialTokenId& special) {
-  const bool textual = format.syntax == CallSyntax::kJson && OneSectionPerCall(format) &&
-                       !special(format.section_begin) && !special(format.call_end);
-  if (!textual) return std::nullopt;
+std::optional<std::string> FreeCallGrammar(const ToolFormat& format, const OrderedJson& tools) {
+  if (format.syntax != CallSyntax::kJson || !OneSectionPerCall(format)) return std::nullopt;
   OrderedJson structures = OrderedJson::array();
   for (const OrderedJson& tool : tools) {
     const OrderedJson& function = tool["function"];

@@ -8,7 +8,7 @@
 
 #include "base/json.h"
 #include "core/ids.h"
-#include "text/call_syntax.h"
+#include "text/json_text.h"
 #include "text/tool_format.h"
 
 namespace millrace::text {
@@ -22,14 +22,16 @@ using SpecialTokenId = std::function<std::optional<TokenId>(std::string_view)>;
 
 // Whether CallGrammar has a grammar for the format.
 bool HasCallGrammar(const ToolFormat& format);
-// Calls of these tools and nothing else, as SamplingParams::grammar: one, or as many as the model
-// likes. `tools`: the request's, each {"type": "function", "function": {...}}. REQUIRES:
-// HasCallGrammar(format).
-std::string CallGrammar(const ToolFormat& format, const OrderedJson& tools, bool many,
-                        const SpecialTokenId& special);
+struct CallsWanted {
+  bool many = true;  // as many as the model likes, or one
+  int first = 0;     // the number of the first one, if the family numbers calls
+};
+// Calls of these tools and nothing else, as SamplingParams::grammar. `tools`: the request's, each
+// {"type": "function", "function": {...}}. REQUIRES: HasCallGrammar(format).
+std::string CallGrammar(const ToolFormat& format, const OrderedJson& tools,
+                        const CallsWanted& wanted, const SpecialTokenId& special);
 // Free text in which each call is one of these tools with its arguments. nullopt: the format has no
 // text that begins calls.
-std::optional<std::string> FreeCallGrammar(const ToolFormat& format, const OrderedJson& tools,
-                                           const SpecialTokenId& special);
+std::optional<std::string> FreeCallGrammar(const ToolFormat& format, const OrderedJson& tools);
 
 }  // namespace millrace::text

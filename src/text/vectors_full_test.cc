@@ -1,9 +1,12 @@
 // The large test vectors, which are not in the repository: real vocabularies and every template.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 
 #include "base/rng.h"
+#include "text/answer_parser.h"
+#include "text/chat_template.h"
 #include "text/detokenizer.h"
 #include "text/golden_templates.h"
 #include "text/tokenizer.h"
@@ -15,6 +18,72 @@ const std::string kData = MILLRACE_SHARED_DATA;
 
 TEST(ChatTemplateVectors, EveryGoldenRow) {
   EXPECT_EQ(CompareGoldenTemplates(kData + "/chat_templates"), 256);
+}
+
+// The earlier calls in a prompt, given back as the text of a model, are the same calls.
+TEST(ChatTemplateVectors, CallsRoundTrip) {
+  const OrderedJson arguments = OrderedJson::parse(
+      R"({"city": "Zürich \"ZH\"\n", "days": 3, "exact": 0.5, "all": true, "in": {"a": [1, "]",
+        {}]}})");
+  const OrderedJson tools =
+      OrderedJson::parse(R"([{"type": "function", "function": {"name": "get_weather",
+      "description": "d", "parameters": {"type": "object",
+        "properties": {"city": {"type": "string"},
+      "days": {"type": "integer"}, "exact": {"type": "number"}, "all": {"type": "boolean"},
+      "in": {"type": "object"}}}}}])");
+  int found = 0;
+  for (const auto& file :
+       std::filesystem::directory_iterator(kData + "/chat_templates/templates")) {
+    const std::string name = file.path().filename();
+    TokenizerConfig config;
+    config.bos_token = "<s>";
+    config.eos_token = "</s>";
+    config.chat_templates["default"] = ReadFile(file.path(), 1 << 20).value();
+    const ToolFormat* format = ToolFormatOf(config.chat_templates["default"]);
+    if (format == nullptr) continue;
+    auto chat_template = ChatTemplate::FromConfig(config, {}).value();
+    std::optional<std::string> prompt;
+    for (const bool as_text : {false, true}) {
+      const OrderedJson call = {
+          {"id", "abcdefgh1"},
+          {"type", "function"},
+          {"function",
+           {{"name", "get_weather"},
+            {"arguments", as_text ? OrderedJson(arguments.dump()) : arguments}}}};
+      const OrderedJson messages = {
+          {{"role", "user"}, {"content", "QUESTION"}},
+          {{"role", "assistant"}, {"content", ""}, {"tool_calls", OrderedJson::array({call})}},
+          {{"role", "tool"}, {"tool_call_id", "abcdefgh1"}, {"content", "RESULT"}}};
+      const std::string text = messages.dump(), list = tools.dump();
+      const auto rendered = chat_template->Render({.messages_json = text,
+                                                   .tools_json = list,
+                                                   .kwargs_json = "",
+                                                   .template_name = std::nullopt});
+      if (rendered.ok() && !prompt) prompt = *rendered;
+    }
+    ASSERT_TRUE(prompt) << name;
+    std::string_view answer = *prompt;
+    answer.remove_prefix(answer.find("QUESTION"));
+    answer = answer.substr(0, answer.find("RESULT"));
+    if (format->section_begin.empty()) {
+      answer.remove_prefix(std::min(answer.find('{'), answer.size()));
+      answer = answer.substr(0, answer.rfind('}') + 1);
+    }
+    if (answer.find("get_weather") == std::string_view::npos) continue;  // shows no calls
+    AnswerParserOptions options;
+    options.tools = format;
+    options.schemas = tools;
+    AnswerParser parser(options);
+    AnswerPieces pieces;
+    parser.Push(answer, pieces);
+    parser.Finish(pieces);
+    ++found;
+    ASSERT_EQ(pieces.calls.size(), 1u) << name << ": " << answer;
+    EXPECT_EQ(pieces.calls[0].name, "get_weather") << name;
+    EXPECT_EQ(OrderedJson::parse(pieces.calls[0].arguments), arguments) << name << ": " << answer;
+    EXPECT_TRUE(parser.has_whole_calls());
+  }
+  EXPECT_GE(found, 8);
 }
 
 std::shared_ptr<const Tokenizer> LoadJson(const std::string& name) {
@@ -44,6 +113,40 @@ TEST(TokenizerVectors, FalconEncodesAsLlamaCpp) {
     begin = end + separator.size();
   }
   EXPECT_EQ(rows, 46);
+}
+
+// Texts in parts of real vocabularies: the tokens are those of the whole.
+TEST(TokenizerVectors, PartsHaveTheTokensOfTheWhole) {
+  const std::string texts =
+      ReadFile(kData + "/tokenizers/gguf/ggml-vocab-falcon.gguf.inp", 1 << 20).value();
+  std::vector<std::string> pieces = {" ",  " the ", "word",          "\n",     ". ",
+                                     ",",  "12",    "1,000.5",       "中文。", "，国",
+                                     " a", "</s>",  "<|endoftext|>", "  ",     "ing's"};
+  for (size_t at = 0; at + 40 < texts.size(); at += 40) {
+    size_t begin = at, end = at + 40;
+    while ((texts[begin] & 0xc0) == 0x80) ++begin;
+    while ((texts[end] & 0xc0) == 0x80) ++end;
+    pieces.push_back(texts.substr(begin, end - begin));
+  }
+  Rng rng(11);
+  for (const char* name : {"falcon", "t5-small", "whisper.tiny", "phi-2", "roberta-base"}) {
+    auto tokenizer = LoadJson(name);
+    size_t parts = 0;
+    for (int round = 0; round < 40; ++round) {
+      std::string text;
+      while (text.size() < 4000) text += pieces[rng.Between(0, std::ssize(pieces) - 1)];
+      const EncodeOptions options{.parse_special = round % 2 == 0};
+      const auto whole = tokenizer->EncodeWithin(text, options, {.part_bytes = SIZE_MAX}).value();
+      EncodeBounds bounds{.stops = [&] { return ++parts, false; },
+                          .part_bytes = static_cast<size_t>(rng.Between(1, 500))};
+      ASSERT_EQ(tokenizer->EncodeWithin(text, options, bounds).value().tokens, whole.tokens)
+          << name << ": " << text;
+      bounds.keeps_end = true;
+      ASSERT_EQ(tokenizer->EncodeWithin(text, options, bounds).value().tokens, whole.tokens)
+          << name << ": " << text;
+    }
+    EXPECT_GT(parts, 40u * 10) << name;
+  }
 }
 
 // Random ids of real vocabularies: the stream equals the decoded whole.
