@@ -31,6 +31,7 @@ struct ModelSpec {
   DType dtype = DType::kF32;  // weights and KV cache
   int64_t weight_bytes = 0;
   int64_t num_parameters = 0;
+  bool generates = true;  // false: a base model without a vocabulary projection, for embeddings
 
   // K and V of one token over `layers` layers.
   int64_t KvBytesPerToken(int layers) const {

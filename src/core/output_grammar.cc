@@ -33,4 +33,12 @@ Status CheckGrammar(std::string_view grammar) {
       "grammar: its kind is not one of json_schema, regex, choice, lark, tags and reasoned");
 }
 
+bool InMask(std::span<const uint32_t> allowed, TokenId token) {
+  constexpr uint32_t kBitsPerWord = 32;
+  if (allowed.empty()) return true;
+  const auto index = static_cast<uint32_t>(token);
+  const size_t word = index / kBitsPerWord;
+  return word < allowed.size() && (allowed[word] >> (index % kBitsPerWord) & 1) != 0;
+}
+
 }  // namespace millrace

@@ -22,7 +22,7 @@ enum class GrammarKind : uint8_t {
   kJsonSchema,  // "json_schema": a JSON schema, as JSON
   kRegex,       // "regex": a regular expression that the whole output matches
   kChoice,      // "choice": a JSON array of strings, of which the output is one
-  kLark,        // "lark": a grammar in the Lark notation of llguidance
+  kLark,        // "lark": a grammar in the Lark notation of llguidance, or in GBNF, by its form
   kTags,        // "tags": structural tags, as JSON: free text with constrained parts
   kReasoned,    // "reasoned": reasoning before another grammar, as JSON (rust/src/grammar.rs)
 };
@@ -36,11 +36,17 @@ class TokenMatcher {
  public:
   virtual ~TokenMatcher() = default;
   // The tokens that may follow `output`, all that the sequence has generated: token t if bit t % 32
-  // of word t / 32 is set. After a complete match it has the end-of-sequence tokens. Waits until
-  // the grammar is compiled. Valid until the next call. kInvalidArgument: the grammar is unsound
-  // or the output takes more work than the limits allow; kInternal: `output` does not match it.
+  // of word t / 32 is set; empty: all. After a complete match, the end-of-sequence tokens. Waits
+  // until the grammar is compiled. Valid until the next call. kInvalidArgument: it is unsound, or
+  // takes more work than the limits allow; kInternal: `output` does not match, or a fault of ours.
   virtual Result<std::span<const uint32_t>> Allowed(std::span<const TokenId> output) = 0;
+  // Whether `next` may follow `output`; `ends`: it is an end-of-sequence token. Much cheaper than
+  // Allowed, and does not wait: true if the grammar is not compiled, or is at a limit.
+  virtual bool Takes(std::span<const TokenId> output, TokenId next, bool ends) = 0;
 };
+
+// Whether a mask of Allowed has the token, which is not negative.
+bool InMask(std::span<const uint32_t> allowed, TokenId token);
 
 // The grammars of one vocabulary. Any thread.
 class GrammarSource {

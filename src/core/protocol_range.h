@@ -17,10 +17,10 @@ namespace millrace {
 inline constexpr int kProtocolVersion = 6;
 inline constexpr int kProtocolVersionOldest = 5;  // that this release still accepts
 // The first version with the messages of profiles, of probed links, and of notices that are soft or
-// withdrawn, with constrained output, with embeddings, and with what sampling_params.h has had
-// since then. They are sent only to a process that speaks it.
+// withdrawn, with constrained output, with embeddings, with what sampling_params.h has had since
+// then, and with test steps. They are sent only to a process that speaks it.
 inline constexpr int kProtocolProfiles = 6, kProtocolNotices = 6, kProtocolGrammars = 6,
-                     kProtocolEmbeddings = 6, kProtocolBeams = 6;
+                     kProtocolEmbeddings = 6, kProtocolBeams = 6, kProtocolTestSteps = 6;
 
 struct ProtocolRange {
   int oldest = kProtocolVersionOldest;

@@ -157,12 +157,11 @@ Status Validate(const SamplingParams& p, int vocab_size) {
     return InvalidArgument(
         fmt::format("stop has {} strings, the limit is {}", p.stop.size(), kStopStringsMax));
   }
-  for (const std::string& stop : p.stop) {
-    if (stop.empty()) return InvalidArgument("stop strings must not be empty");
-    if (stop.size() > kStopStringBytesMax) {
-      return InvalidArgument(fmt::format("a stop string has {} bytes, the limit is {}", stop.size(),
-                                         kStopStringBytesMax));
-    }
+  for (size_t i = 0; i < p.stop.size(); ++i) {
+    const size_t bytes = p.stop[i].size();
+    if (bytes > 0 && bytes <= kStopStringBytesMax) continue;
+    return InvalidArgument(
+        fmt::format("stop[{}] must have 1 to {} bytes, got {}", i, kStopStringBytesMax, bytes));
   }
   if (p.grammar.empty()) return OkStatus();
   // An answer that matches ends with EOS, and nothing may follow it.

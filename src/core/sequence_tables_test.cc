@@ -287,7 +287,7 @@ TEST(StepChecker, RefusesExactlyWhatBreaksARule) {
 TEST(StepChecker, SaysWhatIsWrong) {
   const auto error = [](auto damage) {
     StepChecker checker(kLimits);
-    StepPlan plan{.tokens = {1, 2}, .blocks = {3}};
+    StepPlan plan{.id = StepId(1), .tokens = {1, 2}, .blocks = {3}};
     plan.started = {{SequenceId(5), std::make_shared<const SamplingParams>(), 0,
                      std::make_shared<const std::vector<TokenId>>(2, 1)}};
     plan.sequences = {{.id = SequenceId(5), .num_tokens = 2, .num_new_blocks = 1}};
@@ -308,6 +308,22 @@ TEST(StepChecker, SaysWhatIsWrong) {
               p.swap_in = {{3, 0}};
             }),
             "a copy from block 3 (pool of 3) to block 0 (pool of 12) is invalid");
+}
+
+TEST(StepChecker, ATestStepIsTheFirstAndEmpty) {
+  StepPlan test;
+  test.id = kTestStep;
+  EXPECT_TRUE(StepChecker(kLimits).Check(test).ok());
+  test.tokens = {1};
+  EXPECT_EQ(StepChecker(kLimits).Check(test).code(), StatusCode::kInvalidArgument);
+  test.tokens.clear();
+  StepChecker twice(kLimits);
+  EXPECT_TRUE(twice.Check(test).ok());
+  EXPECT_EQ(twice.Check(test).message(), "a test step must be the first one, and empty");
+  StepPlan none;
+  none.id = StepId(1);
+  EXPECT_EQ(StepChecker(kLimits).Check(none).message(),
+            "a step must not have 0 sequences and 0 tokens");
 }
 
 }  // namespace

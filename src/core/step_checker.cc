@@ -22,6 +22,7 @@ Status CheckCopies(const std::vector<BlockCopy>& copies, int from_blocks, int to
 
 Status StepChecker::Check(const StepPlan& plan) {
   ++steps_;
+  if (plan.IsTest()) return CheckTest(plan);
   if (plan.sequences.empty() || std::ssize(plan.tokens) > limits_.max_batched_tokens) {
     return InvalidArgument(fmt::format("a step must not have {} sequences and {} tokens",
                                        plan.sequences.size(), plan.tokens.size()));
@@ -46,6 +47,14 @@ Status StepChecker::Check(const StepPlan& plan) {
   if (tokens == std::ssize(plan.tokens)) return OkStatus();
   return InvalidArgument(
       fmt::format("the step has {} tokens and its sequences have {}", plan.tokens.size(), tokens));
+}
+
+Status StepChecker::CheckTest(const StepPlan& plan) const {
+  const bool empty = plan.started.empty() && plan.released.empty() && plan.sequences.empty() &&
+                     plan.tokens.empty() && plan.blocks.empty() && plan.swap_out.empty() &&
+                     plan.swap_in.empty() && plan.copies.empty();
+  if (empty && steps_ == 1) return OkStatus();
+  return InvalidArgument("a test step must be the first one, and empty");
 }
 
 Status StepChecker::CheckBlocks(const StepPlan& plan) const {

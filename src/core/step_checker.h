@@ -41,6 +41,7 @@ class StepChecker {
     uint64_t step = 0;  // the number of the last plan that computed some of its tokens
   };
 
+  Status CheckTest(const StepPlan& plan) const;
   Status CheckBlocks(const StepPlan& plan) const;
   Status CheckTokens(std::span<const TokenId> tokens) const;
   Status CheckStart(const SequenceStart& start) const;

@@ -22,6 +22,9 @@
 // Replay. After preemption a sequence's tokens are sent again from an earlier `start`. What the
 // plan says of positions [start, start + num_tokens) replaces what the stage had for them.
 //
+// Test steps. The first step of a pipeline may be one without sequences, with kTestStep as its id.
+// It passes every hop on the way of the others, and computes nothing.
+//
 // A stage reads plans through SequenceTables (core/sequence_tables.h).
 //
 // Built by one thread (the scheduler's owner), read by the stage; never shared while written.
@@ -82,6 +85,8 @@ struct BlockCopy {
   BlockIndex to = 0;
 };
 
+inline constexpr StepId kTestStep{0};  // the other steps of a pipeline begin at 1
+
 // The three copy lists run in this order, each from its first entry to its last, before any token
 // is computed: swap_out (device -> host pool), swap_in (host -> device), copies (device -> device,
 // copy-on-write). An entry may read what an earlier one wrote.
@@ -102,6 +107,7 @@ struct StepPlan {
   std::span<const BlockIndex> NewBlocksOf(const SequenceStep& s) const {
     return std::span(blocks).subspan(s.first_new_block, s.num_new_blocks);
   }
+  bool IsTest() const { return id == kTestStep; }
   // Empties every list and keeps the memory, so that the steady state allocates nothing.
   void Clear();
 };

@@ -160,6 +160,10 @@ struct Heartbeat {
   uint64_t steps_done = 0;   // batches this worker has finished
   int64_t batch_age_ms = 0;  // how long the current batch has been running; 0: idle
   int64_t queued_steps = 0;  // steps received but not started
+  // How long the computing thread has not taken up what there is to do; 0: it has, or there is
+  // nothing. A worker of an earlier version says 0 and false.
+  int64_t still_ms = 0;
+  bool waits_for_ranks = false;  // the current batch waits for other ranks of its stage
 };
 
 // Bytes of no meaning, on a stream of their own, by which a worker measures its links with the
@@ -176,6 +180,9 @@ struct Welcome {
   Term term;
   Duration heartbeat_every;
   ProtocolRange protocol = {};  // the controller's
+  // Identifies the store in which the term was won: terms of two stores cannot be compared. "": it
+  // has none. nullopt: a controller of an earlier version does not say.
+  std::optional<std::string> store = {};
 };
 struct Refused {  // the connection is closed after it; retry only if `retry`
   Status reason;

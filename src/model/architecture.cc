@@ -6,13 +6,15 @@
 
 namespace millrace::model {
 
-#define MILLRACE_ARCHITECTURE(name, model_type, make) std::unique_ptr<Decoder> make(ConfigReader&);
+#define MILLRACE_ARCHITECTURE(name, base_name, model_type, make) \
+  std::unique_ptr<Decoder> make(ConfigReader&);
 #include "model/arch/list.inc"
 #undef MILLRACE_ARCHITECTURE
 
 std::span<const Architecture> Architectures() {
   static constexpr Architecture kArchitectures[] = {
-#define MILLRACE_ARCHITECTURE(name, model_type, make) {name, model_type, make},
+#define MILLRACE_ARCHITECTURE(name, base_name, model_type, make) \
+  {name, base_name, model_type, make},
 #include "model/arch/list.inc"
 #undef MILLRACE_ARCHITECTURE
   };
@@ -26,10 +28,12 @@ Result<std::unique_ptr<Decoder>> NewDecoder(const Json& config, const std::strin
   MR_RETURN_IF_ERROR(reader.status());
   std::string known;
   for (const Architecture& a : Architectures()) {
-    const bool match =
-        wanted.empty() ? a.model_type == model_type : wanted.size() == 1 && wanted[0] == a.name;
+    const bool base = wanted.size() == 1 && wanted[0] == a.base_name;
+    const bool match = wanted.empty() ? a.model_type == model_type
+                                      : base || (wanted.size() == 1 && wanted[0] == a.name);
     if (match) {
       std::unique_ptr<Decoder> decoder = a.make(reader);
+      if (base) decoder->SetBase();
       MR_RETURN_IF_ERROR(reader.status());
       return decoder;
     }

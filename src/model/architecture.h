@@ -34,6 +34,8 @@ class Decoder {
 
   const Dims& dims() const { return dims_; }
   ModelSpec& mutable_spec() { return dims_.spec; }
+  // The configuration names the base model, which may lack a vocabulary projection.
+  void SetBase() { base_ = true; }
 
   // Adds the weights of `layers`, as stored in the files; the plan selects its rank's part. Layer 0
   // includes the embedding, the last layer the final norm and the head.
@@ -67,7 +69,12 @@ class Decoder {
   int MlpColumns(const WeightPlan& plan) const {
     return ShareOf(dims_.spec.intermediate_size, plan.rank()).size();
   }
+  // A base model is also one whose tensors are named as it names them, without a prefix.
+  bool IsBase(std::string_view prefix) const { return base_ || prefix.empty(); }
   Dims dims_;
+
+ private:
+  bool base_ = false;
 };
 
 // Reads the architecture's fields. The reader keeps the first error; the caller checks its status.
@@ -75,6 +82,7 @@ using MakeDecoder = std::unique_ptr<Decoder> (*)(ConfigReader& config);
 
 struct Architecture {
   std::string_view name;        // config.json "architectures": "LlamaForCausalLM"
+  std::string_view base_name;   // the same without a vocabulary projection: "LlamaModel"
   std::string_view model_type;  // config.json "model_type": "llama"
   MakeDecoder make;
 };

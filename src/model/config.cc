@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <set>
 
 #include "base/log.h"
@@ -15,6 +17,8 @@ namespace {
 std::string PathOf(const std::string& folder, std::string_view name) {
   return (std::filesystem::path(folder) / name).string();
 }
+
+constexpr int kTopKMax = std::numeric_limits<int>::max();
 
 // A JSON value for a message, shortened.
 std::string Brief(const Json& value) { return Printable(DumpJson(value), 60); }
@@ -163,6 +167,13 @@ Result<Json> ReadConfig(const std::string& folder) {
   if (config->contains("auto_map")) {
     MR_LOG(info, "{}: auto_map is ignored, code in a model folder is never run", path);
   }
+  if (const auto causal = config->find("is_causal");
+      causal != config->end() && causal->is_boolean() && !causal->get<bool>()) {
+    MR_LOG(warn,
+           "{}: is_causal is false, but every token sees the ones before it only: embeddings are "
+           "not those of the model's own code",
+           path);
+  }
   if (config->contains("quantization_config") && !(*config)["quantization_config"].is_null()) {
     return Unimplemented(path +
                          ": quantized weights (quantization_config) are not supported; use the "
@@ -173,26 +184,58 @@ Result<Json> ReadConfig(const std::string& folder) {
 
 namespace {
 
-// An id or a list of ids.
-Result<std::vector<TokenId>> ReadIds(const Json& object, std::string_view name, int vocab_size) {
-  std::vector<TokenId> ids;
-  auto found = object.find(name);
-  if (found == object.end() || found->is_null()) return ids;
+// An id or a list of ids, each once.
+Status ReadEnds(const Json& object, int vocab_size, const std::string& label,
+                GenerationConfig& out) {
+  auto found = object.find("eos_token_id");
+  if (found == object.end() || found->is_null()) return OkStatus();
   const Json list = found->is_array() ? *found : Json::array({*found});
   if (list.size() > kEosTokensMax) {
-    return InvalidArgument(
-        fmt::format("{} has {} ids, the limit is {}", name, list.size(), kEosTokensMax));
+    return InvalidArgument(fmt::format("{}: eos_token_id has {} ids, the limit is {}", label,
+                                       list.size(), kEosTokensMax));
   }
   for (const Json& id : list) {
-    const bool inside =
-        id.is_number_integer() && id.get<double>() >= 0 && id.get<double>() < vocab_size;
-    if (!inside) {
-      return InvalidArgument(
-          fmt::format("{} must be token ids in [0, {}), got {}", name, vocab_size, Brief(id)));
+    if (!id.is_number_integer()) {
+      return InvalidArgument(fmt::format(
+          "{}: eos_token_id must be a token id or a list of them, got {}", label, Brief(id)));
     }
-    ids.push_back(id.get<TokenId>());
+    if (id.get<double>() < 0 || id.get<double>() >= vocab_size) {
+      out.notes.push_back(
+          fmt::format("{}: eos_token_id {} ends no answer: the model's tokens are [0, {})", label,
+                      Brief(id), vocab_size));
+      continue;
+    }
+    const auto token = id.get<TokenId>();
+    if (std::ranges::find(out.eos, token) == out.eos.end()) out.eos.push_back(token);
   }
-  return ids;
+  return OkStatus();
+}
+
+// The ranges are those of requests, so that a request is never refused for a field that it does not
+// have.
+Status ReadDefaults(ConfigReader reader, GenerationConfig& out) {
+  if (reader.Has("temperature")) out.temperature = reader.Number("temperature", 0, 100);
+  if (reader.Has("top_p")) out.top_p = reader.Number("top_p", 0, 1);
+  if (reader.Has("min_p")) out.min_p = reader.Number("min_p", 0, 1);
+  if (reader.Has("repetition_penalty")) {
+    out.repetition_penalty = reader.Number("repetition_penalty", 1e-3, 100);
+  }
+  if (reader.Has("top_k")) out.top_k = std::max(0, reader.Int("top_k", -1, kTopKMax));
+  const bool samples = reader.Bool("do_sample", true);
+  MR_RETURN_IF_ERROR(reader.status());
+  if (out.top_p == 0.0) {
+    out.top_p = kTopPLeast;
+    out.notes.push_back(
+        fmt::format("{}: top_p 0 leaves the likeliest token: requests without top_p are greedy",
+                    reader.label()));
+  }
+  if (!samples && out.temperature.value_or(1) > 0) {
+    out.notes.push_back(fmt::format(
+        "{}: do_sample false is not a default of requests: those without a temperature sample at "
+        "{:g}; for greedy answers send 0, or write \"temperature\": 0 into the file",
+        reader.label(), out.temperature.value_or(1)));
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -200,29 +243,13 @@ Result<std::vector<TokenId>> ReadIds(const Json& object, std::string_view name, 
 Result<GenerationConfig> ParseGenerationConfig(const Json* generation, const Json& config,
                                                int vocab_size, const std::string& label) {
   GenerationConfig out;
-  for (const Json* source : {generation, &config}) {
-    if (source == nullptr) continue;
-    if (out.eos.empty()) {
-      Result<std::vector<TokenId>> ids = ReadIds(*source, "eos_token_id", vocab_size);
-      if (!ids.ok()) return ids.status().WithContext(label);
-      out.eos = std::move(ids).value();
-    }
-    if (!out.bos) {
-      Result<std::vector<TokenId>> ids = ReadIds(*source, "bos_token_id", vocab_size);
-      if (!ids.ok()) return ids.status().WithContext(label);
-      if (!ids->empty()) out.bos = ids->front();
-    }
+  if (generation != nullptr) {
+    MR_RETURN_IF_ERROR(ReadEnds(*generation, vocab_size, label, out));
+    MR_RETURN_IF_ERROR(ReadDefaults(ConfigReader(*generation, label), out));
   }
-  if (generation == nullptr) return out;
-  ConfigReader reader(*generation, label);
-  if (reader.Has("temperature")) out.temperature = reader.Number("temperature", 0, 100);
-  if (reader.Has("top_p")) out.top_p = reader.Number("top_p", 0, 1);
-  if (reader.Has("min_p")) out.min_p = reader.Number("min_p", 0, 1);
-  if (reader.Has("repetition_penalty")) {
-    out.repetition_penalty = reader.Number("repetition_penalty", 1e-3, 100);
-  }
-  if (reader.Has("top_k")) out.top_k = reader.Int("top_k", 0, kVocabSizeMax);
-  MR_RETURN_IF_ERROR(reader.status());
+  if (!out.eos.empty()) return out;
+  const std::string beside = (std::filesystem::path(label).parent_path() / kConfigFile).string();
+  MR_RETURN_IF_ERROR(ReadEnds(config, vocab_size, beside, out));
   return out;
 }
 

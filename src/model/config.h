@@ -70,14 +70,17 @@ Result<Json> ReadConfig(const std::string& folder);
 // Defaults for parameters that a request does not set, and the tokens that end a text.
 struct GenerationConfig {
   std::vector<TokenId> eos;  // from generation_config.json, else config.json; may be empty
-  std::optional<TokenId> bos;
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
-  std::optional<int> top_k;  // absent or 0: all tokens
+  std::optional<int> top_k;        // absent or 0: all tokens
+  std::vector<std::string> notes;  // what the user should know of it, each a line for the log
 };
 
 inline constexpr size_t kEosTokensMax = 64;
+// top_p 0 leaves the likeliest token, and so does this, which a request may have.
+inline constexpr double kTopPLeast = 1e-9;
 
-// `generation` may be null (no such file). Ids must be below `vocab_size`.
+// `generation` may be null (no such file). End tokens that are not below `vocab_size` are left out,
+// because the model cannot generate them.
 Result<GenerationConfig> ParseGenerationConfig(const Json* generation, const Json& config,
                                                int vocab_size, const std::string& label);
 // Reads DIR/generation_config.json, which may be absent.

@@ -143,19 +143,51 @@ TEST(Config, FolderRules) {
 TEST(GenerationConfig, EosFromEitherFileAsNumberOrList) {
   const Json config = {{"eos_token_id", 7}, {"bos_token_id", 1}};
   Json generation = Json::object();
-  const auto parse = [&](const Json* g) { return ParseGenerationConfig(g, config, 10, "g"); };
+  const auto parse = [&](const Json* g) { return ParseGenerationConfig(g, config, 10, "d/g"); };
   EXPECT_EQ(parse(nullptr)->eos, (std::vector<TokenId>{7}));
   EXPECT_EQ(parse(&generation)->eos, (std::vector<TokenId>{7}));
-  EXPECT_EQ(parse(&generation)->bos, 1);
-  generation["eos_token_id"] = {2, 3};
+  generation["eos_token_id"] = {2, 3, 2};
   EXPECT_EQ(parse(&generation)->eos, (std::vector<TokenId>{2, 3}));
   generation["eos_token_id"] = 4;
   EXPECT_EQ(parse(&generation)->eos, (std::vector<TokenId>{4}));
   for (const Json& bad :
-       {Json(10), Json(-1), Json("x"), Json({1, 99}), Json(1.5), Json(std::vector<int>(100, 1))}) {
+       {Json("x"), Json({1, nullptr}), Json(1.5), Json(true), Json(std::vector<int>(100, 1))}) {
     generation["eos_token_id"] = bad;
     EXPECT_FALSE(parse(&generation).ok()) << bad;
   }
+}
+
+// The model cannot generate them, so they cannot end an answer.
+TEST(GenerationConfig, EosBeyondTheVocabularyIsLeftOutAndNoted) {
+  const Json config = {{"eos_token_id", 7}};
+  Json generation = {{"eos_token_id", {2, 10, -1}}};
+  auto parsed = ParseGenerationConfig(&generation, config, 10, "d/g");
+  ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
+  EXPECT_EQ(parsed->eos, (std::vector<TokenId>{2}));
+  ASSERT_EQ(parsed->notes.size(), 2u);
+  ExpectPart(parsed->notes[0], "d/g: eos_token_id 10 ends no answer");
+  generation["eos_token_id"] = 32000;
+  EXPECT_EQ(ParseGenerationConfig(&generation, config, 10, "d/g")->eos, (std::vector<TokenId>{7}));
+  const Json wrong = {{"eos_token_id", "x"}};
+  ExpectPart(ParseGenerationConfig(nullptr, wrong, 10, "d/g").status().message(), "d/config.json");
+}
+
+TEST(GenerationConfig, ValuesThatNoRequestMayHaveAreReadByTheirMeaning) {
+  const Json config = Json::object();
+  Json generation = {{"top_p", 0}, {"top_k", -1}, {"do_sample", false}, {"temperature", 0.5}};
+  auto parsed = ParseGenerationConfig(&generation, config, 10, "d/g");
+  ASSERT_TRUE(parsed.ok()) << parsed.status().ToString();
+  EXPECT_EQ(parsed->top_p, kTopPLeast);
+  EXPECT_EQ(parsed->top_k, 0);
+  EXPECT_EQ(parsed->temperature, 0.5);
+  ASSERT_EQ(parsed->notes.size(), 2u);
+  ExpectPart(parsed->notes[0], "top_p 0 leaves the likeliest token");
+  ExpectPart(parsed->notes[1], "do_sample false is not a default of requests");
+  generation = {{"top_k", 2147483647}, {"min_p", nullptr}, {"temperature", 0.0}};
+  parsed = ParseGenerationConfig(&generation, config, 10, "d/g");
+  EXPECT_EQ(parsed->top_k, 2147483647);
+  EXPECT_FALSE(parsed->min_p);
+  EXPECT_TRUE(parsed->notes.empty());
 }
 
 TEST(GenerationConfig, DefaultsAndTheirRanges) {
@@ -174,10 +206,15 @@ TEST(GenerationConfig, DefaultsAndTheirRanges) {
   EXPECT_EQ(given->top_p, 0.9);
   EXPECT_EQ(given->top_k, 50);
   EXPECT_EQ(given->repetition_penalty, 1.05);
-  for (const char* bad : {R"({"temperature":-1})", R"({"top_p":2})", R"({"top_k":-3})",
-                          R"({"top_k":"x"})", "[", "[]"}) {
+  for (const char* bad :
+       {R"({"temperature":-1})", R"({"temperature":1e9})", R"({"temperature":"0.7"})",
+        R"({"temperature":NaN})", R"({"top_p":2})", R"({"top_p":true})", R"({"top_k":-3})",
+        R"({"top_k":"x"})", R"({"top_k":1.5})", R"({"min_p":2})", R"({"repetition_penalty":0})",
+        R"({"repetition_penalty":101})", R"({"do_sample":"no"})", "[", "[]", ""}) {
     folder.Write("generation_config.json", bad);
-    EXPECT_FALSE(ReadGenerationConfig(folder.path(), config, 10).ok()) << bad;
+    const Status status = ReadGenerationConfig(folder.path(), config, 10).status();
+    EXPECT_FALSE(status.ok()) << bad;
+    ExpectPart(status.message(), "generation_config.json");
   }
 }
 

@@ -19,6 +19,7 @@ Result<ModelDescription> DescribeModel(const std::string& folder) {
   spec.dtype = plan.dtype();
   ModelDescription description;
   description.spec = spec;
+  description.notes = plan.notes();
   MR_ASSIGN_OR_RETURN(description.generation,
                       ReadGenerationConfig(folder, opened.config, spec.vocab_size));
   return description;

@@ -16,6 +16,7 @@ namespace millrace::model {
 struct ModelDescription {
   ModelSpec spec;
   GenerationConfig generation;
+  std::vector<std::string> notes;  // as of WeightPlan
 };
 
 // Errors: as Model::Load.

@@ -124,6 +124,7 @@ Status Model::LoadWeights(const WeightFiles& files, const LoadOptions& options) 
   spec.num_parameters = CountParameters(whole);
   spec.weight_bytes = whole.stored_bytes();
   spec.dtype = whole.dtype();
+  notes_ = whole.notes();
   if (rank_.size > 1) {
     MR_ASSIGN_OR_RETURN(sum_,
                         RankSum::New(*options.collective, device_, max_rows_, spec.hidden_size));

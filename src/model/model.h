@@ -63,6 +63,7 @@ class Model {
 
   const ModelSpec& spec() const { return decoder_->dims().spec; }
   const GenerationConfig& generation_config() const { return generation_; }
+  const std::vector<std::string>& notes() const { return notes_; }  // as of WeightPlan
   LayerRange layers() const { return layers_; }
   int max_batched_tokens() const { return max_rows_; }
   int max_logits_rows() const { return max_logits_rows_; }
@@ -117,6 +118,7 @@ class Model {
   std::unique_ptr<Decoder> decoder_;
   LoadedWeights weights_;  // the decoder's
   GenerationConfig generation_;
+  std::vector<std::string> notes_;
   LayerRange layers_;
   TensorRank rank_;
   std::unique_ptr<RankSum> sum_;  // with more ranks than one

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 
@@ -61,6 +62,30 @@ Result<LoadedWeight> BuildLinear(const LinearNeed& need, TensorRank rank, tensor
   return built;
 }
 
+// Whether the tensors differ where they are compared: at their beginnings, middles and ends.
+bool Differ(const StoredTensor& a, const StoredTensor& b) {
+  constexpr size_t kCompared = 4096;
+  if (a.entry->dtype != b.entry->dtype || a.bytes() != b.bytes()) return true;
+  const size_t size = std::min(kCompared, a.bytes());
+  for (const size_t at : {size_t{0}, (a.bytes() - size) / 2, a.bytes() - size}) {
+    if (std::memcmp(a.data() + at, b.data() + at, size) != 0) return true;
+  }
+  return false;
+}
+
+// Of a vocabulary projection that is stored although it is tied to the embedding.
+std::string UnusedHead(const WeightFiles& files, const std::string& head,
+                       const std::string& embedding) {
+  const auto own = files.Find(head + ".weight"), tied = files.Find(embedding + ".weight");
+  const bool differ = own && tied && Differ(*own, *tied);
+  return fmt::format(
+      "{}: `{}.weight` is not used, because tie_word_embeddings of config.json is true: the "
+      "vocabulary projection is `{}.weight`{}",
+      files.folder(), head, embedding,
+      differ ? ", which differs; if the model has a projection of its own, set it to false"
+             : ", with the same values where they were compared");
+}
+
 using Shared = std::shared_ptr<const LoadedWeight>;
 
 // A member of a weight that lives as long as the weight.
@@ -105,6 +130,31 @@ std::string WeightPlan::Prefix(std::initializer_list<std::string_view> choices,
     }
   }
   return std::string(*choices.begin());
+}
+
+bool WeightPlan::AddHead(Linear& target, const HeadNeed& need) {
+  const auto add = [&](const std::string& name) {
+    Add(target, {.parts = {{name, need.rows}}, .k = need.columns});
+  };
+  const auto stored = std::ranges::find_if(need.names, [this](const std::string& name) {
+    return files_ != nullptr && files_->Find(name + ".weight").has_value();
+  });
+  const bool found = stored != need.names.end();
+  if (need.tied) {
+    if (found) notes_.push_back(UnusedHead(*files_, *stored, need.embedding));
+    add(need.embedding);
+    return true;
+  }
+  if (found || !need.base || files_ == nullptr) {
+    add(found ? *stored : need.names.front());
+    return true;
+  }
+  notes_.push_back(fmt::format(
+      "{}: a base model without a vocabulary projection (`{}.weight`): it makes embeddings, and "
+      "requests to generate text are refused",
+      files_->folder(), need.names.front()));
+  add(need.embedding);
+  return false;
 }
 
 void WeightPlan::Add(Linear& target, LinearNeed need) {
@@ -242,8 +292,12 @@ Status WeightPlan::Resolve() {
     for (const WeightNeed& need : task.needs) {
       std::optional<StoredTensor> stored = files_->Find(need.name);
       if (!stored) {
-        return NotFound(fmt::format("{}: tensor `{}` {} is missing from the weight files",
-                                    files_->folder(), need.name, ShapeText(need.shape)));
+        return NotFound(fmt::format("{}: tensor `{}` {} is missing from the weight files{}",
+                                    files_->folder(), need.name, ShapeText(need.shape),
+                                    need.name == "lm_head.weight"
+                                        ? "; if the model's projection is its embedding, set "
+                                          "tie_word_embeddings of config.json to true"
+                                        : ""));
       }
       if (stored->entry->shape != need.shape) {
         return InvalidArgument(fmt::format("{}: tensor `{}` has shape {}, config.json asks for {}",

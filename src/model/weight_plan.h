@@ -27,6 +27,15 @@ struct WeightNeed {
   int64_t elements() const;
 };
 
+// Names are without ".weight".
+struct HeadNeed {
+  bool tied = false;  // config.json: tie_word_embeddings
+  bool base = false;  // the folder may hold the base model alone
+  std::string embedding;
+  std::vector<std::string> names;  // of a projection of its own, the usual one first
+  int rows = 0, columns = 0;
+};
+
 // Bytes [begin, end) of a file.
 struct FileRun {
   std::string path;
@@ -53,6 +62,14 @@ class WeightPlan {
            bool affine = true);
   // The table is without the first `skip` of the tensor's `rows`.
   void Add(Table& target, const std::string& name, int rows, int cols, int skip = 0);
+
+  // The vocabulary projection: the embedding, if they are tied, else a tensor of its own. Notes
+  // what else the files hold. Returns false if a base model (`need.base`) has none; it gets the
+  // embedding, which generates nothing of sense.
+  bool AddHead(Linear& target, const HeadNeed& need);
+
+  // What the user should know of the files, each a line for the log.
+  const std::vector<std::string>& notes() const { return notes_; }
 
   // Takes the weights that are here already: they are not read. After the last Add.
   void Keep(const LoadedWeights& here);
@@ -101,6 +118,7 @@ class WeightPlan {
   const TensorRank rank_;
   RankSum* const sum_;
   std::vector<Task> tasks_;
+  std::vector<std::string> notes_;
 };
 
 // The elements of a stored F32, F16 or BF16 tensor as f32, whatever its alignment.

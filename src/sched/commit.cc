@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "core/no_token_left.h"
 #include "sched/finish_rules.h"
 #include "sched/prefetch.h"
 #include "sched/scheduler_impl.h"
@@ -36,11 +37,8 @@ void SchedulerImpl::Commit(const StepResult& result, Time now, std::vector<Reque
   }
   const std::vector<StepLedger::Entry>& entries = step->entries;
   kv_.CompleteSteps(StepId(ledger_.first_in_flight().value() - 1));
-  Status error = result.error;
-  if (error.ok() && result.sequences.size() != entries.size()) {
-    error = Internal(fmt::format("the stage returned {} sequences for a step of {}",
-                                 result.sequences.size(), entries.size()));
-  }
+  const Status error = results_.StepError(result, entries.size());
+  const bool taken = error.ok() && results_.wrong().ok();
   for (size_t i = 0; i < entries.size(); ++i) {
     if (const size_t next = i + 3 * kPrefetchAhead; next < entries.size()) {
       Prefetch(*entries[next].sequence);
@@ -48,7 +46,7 @@ void SchedulerImpl::Commit(const StepResult& result, Time now, std::vector<Reque
       const Sequence& soon = *entries[i + kPrefetchAhead].sequence;
       PrefetchTails(soon, *soon.request);
     }
-    Apply(*step, entries[i], error, error.ok() ? &result.sequences[i] : nullptr, now, outputs);
+    Apply(*step, entries[i], error, taken ? &result.sequences[i] : nullptr, now, outputs);
   }
   ledger_.Reuse(std::move(*step));
   last_moved_ = now;
@@ -69,6 +67,8 @@ void SchedulerImpl::Apply(const StepLedger::Step& step, const StepLedger::Entry&
   }
   accounting_.StepEnded(entry, step, now);
   if (!step_error.ok()) return Fail(s, step_error, outputs);
+  if (!results_.Takes(result, entry)) return;
+  TakePromptLogprobs(entry, *result);
   if (!result->error.ok()) return Fail(s, result->error, outputs);
   if (result->id != entry.id) {
     return Fail(s,
@@ -79,7 +79,6 @@ void SchedulerImpl::Apply(const StepLedger::Step& step, const StepLedger::Entry&
   if (entry.samples && (r.pools ? result->pooled.empty() : !result->token)) {
     return Fail(s, Internal("the stage returned no token or no vector"), outputs);
   }
-  TakePromptLogprobs(entry, *result);
   if (entry.incarnation == s.incarnation) AdvanceComputed(entry);
   if (r.state == RequestState::kRunning) forks_.MaybeStart(r);
   if (!entry.samples) return;
@@ -174,17 +173,21 @@ void SchedulerImpl::TakeBeam(Sequence& sequence, const SequenceResult& result, b
 }
 
 // While the prompt is shared, its failure ends all sequences: the others would compute the same. A
-// beam search ends as a whole.
+// beam search ends as a whole. If the masks of the request leave no token, that cuts the answer as
+// its length would.
 void SchedulerImpl::Fail(Sequence& sequence, const Status& error,
                          std::vector<RequestOutput>& outputs) {
   Request& r = *sequence.request;
   const bool all = std::exchange(r.sharing_prompt, false) || r.beams;
+  const bool cut = IsNoTokenLeft(error);
+  const FinishReason reason = cut ? FinishReason::kLength : FinishReason::kError;
   for (Sequence& s : r.sequences) {
     if (!s.live() || (&s != &sequence && !all)) continue;
     RequestOutput& output = AppendOutput(s, outputs);
-    output.finish = FinishReason::kError;
-    output.error = error;
-    End(s, FinishReason::kError, output);
+    output.finish = reason;
+    if (!cut) output.error = error;
+    if (cut && s.output.empty()) output.prompt_logprobs = r.prompt_logprobs;
+    End(s, reason, output);
   }
 }
 

@@ -138,6 +138,7 @@ class RecordingScheduler : public Scheduler {
   void DrainPreemptions(std::vector<PreemptionRecord>& records) override {
     inner_->DrainPreemptions(records);
   }
+  const Status& wrong_result() const override { return inner_->wrong_result(); }
   std::optional<RequestInfo> Stalled(Time now) const override { return inner_->Stalled(now); }
   void CheckIntegrity() const override { inner_->CheckIntegrity(); }
 

@@ -46,10 +46,11 @@ struct alignas(64) Sequence {
   std::vector<TokenId> output;
   kv::PrefixChain chain;
   uint64_t seed = 0;
-  LayerRange lacking;                   // up to lacking_until
-  std::optional<StepId> swapped_in_by;  // the step that swaps in its KV
-  std::optional<StepId> copied_by;      // the step that copies a block for it before writing
-  kv::BlockTable host_table;            // while swapped out
+  LayerRange lacking;                     // up to lacking_until
+  std::optional<StepId> swapped_in_by;    // the step that swaps in its KV
+  std::unique_ptr<TokenMatcher> matcher;  // by which results are checked; null: none so far
+  std::optional<StepId> copied_by;        // the step that copies a block for it before writing
+  kv::BlockTable host_table;              // while swapped out
 
   bool live() const { return !finish; }
   bool lacks_layers() const { return computed < lacking_until; }

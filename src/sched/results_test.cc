@@ -1,6 +1,7 @@
 // Late, wrong and failed results; the watchdog; times.
 #include <gtest/gtest.h>
 
+#include "core/no_token_left.h"
 #include "sched/testing/harness.h"
 #include "sched/testing/small.h"
 
@@ -43,6 +44,33 @@ TEST(Results, ErrorsStayWhereTheyBelong) {
   EXPECT_EQ(h.outcome(ids[2]).error.message(), "the worker is gone");
   EXPECT_EQ(h.outcome(ids[3]).finish, FinishReason::kError);
   EXPECT_EQ(h.scheduler().Stats().blocks_free, 16);
+}
+
+// The masks of one sequence leave no token: it ends with what it has, and is no error.
+TEST(Results, ASequenceWithoutTokensLeftEndsLikeOneThatIsFull) {
+  for (const int after : {0, 2}) {
+    for (const int n : {1, 2}) {
+      Harness h({.scheduler = Small()});
+      const RequestId id = h.MustAdd(Prompt(4), MaxTokens(6, n));
+      const auto none_left = [](StepResult& r) {
+        r.sequences[0].token.reset();
+        r.sequences[0].error = NoTokenLeft("none");
+      };
+      for (int step = 0; step < after; ++step) {
+        h.Schedule();
+        h.Commit();
+      }
+      h.Schedule();
+      h.Commit(none_left);
+      EXPECT_EQ(h.outcome(id, 0).finish, FinishReason::kLength);
+      EXPECT_EQ(h.outcome(id, 0).tokens.size(), static_cast<size_t>(after));
+      h.RunToEnd();
+      // At the first token it is the same for all; later the others go on.
+      if (n > 1) EXPECT_EQ(h.outcome(id, 1).tokens.size(), after == 0 ? 0u : 6u);
+      EXPECT_EQ(h.scheduler().Stats().blocks_free, 16);
+      EXPECT_FALSE(h.scheduler().HasWork());
+    }
+  }
 }
 
 TEST(Results, AWrongResultFailsTheSequence) {

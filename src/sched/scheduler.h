@@ -24,6 +24,7 @@
 #include "base/status.h"
 #include "core/ids.h"
 #include "core/output.h"
+#include "core/output_grammar.h"
 #include "core/sampling_params.h"
 #include "core/step_plan.h"
 #include "core/time_account.h"
@@ -50,6 +51,13 @@ struct PreemptionCosts {
   int64_t kv_bytes_per_block = 0;
 };
 
+// Of the model whose workers are other processes.
+struct ResultBounds {
+  int vocab_size = 0;
+  int vector_size = 0;                                // of an embedding
+  std::shared_ptr<GrammarSource> grammars = nullptr;  // null: grammars are not checked
+};
+
 struct SchedulerOptions {
   int block_size = 16;
   int num_blocks = 0;
@@ -72,6 +80,9 @@ struct SchedulerOptions {
   double watermark = 0.01;  // share of the blocks that admission keeps free while others run
   Duration watchdog = Duration::Seconds(1);
   std::vector<TokenId> eos_token_ids;
+  // Set: results that no stage of this model would return are not taken (wrong_result). Unset:
+  // stages are trusted, and a result without a token fails its sequence.
+  std::optional<ResultBounds> check_results;
   std::string cache_identity;   // what KV content depends on besides tokens: model, KV type, ...
   bool hashes_collide = false;  // for tests: all prefix hashes are equal
 };
@@ -277,6 +288,9 @@ class Scheduler {
   // that had to wait for the step.
   virtual void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs,
                       std::vector<KvPull>& pulls) = 0;
+  // Why some result was not taken because it cannot be of its step; ok: there was none. Its
+  // sequences have no token of it, and the caller gives up this scheduler with Detach.
+  virtual const Status& wrong_result() const = 0;
   // The same for a caller whose requests import nothing. Crashes if there is a pull.
   const StepPlan* Schedule(Time now);
   void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs);

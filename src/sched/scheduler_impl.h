@@ -28,6 +28,7 @@
 #include "sched/request.h"
 #include "sched/request_table.h"
 #include "sched/reservations.h"
+#include "sched/result_check.h"
 #include "sched/scheduler.h"
 #include "sched/step_builder.h"
 #include "sched/step_ledger.h"
@@ -87,6 +88,7 @@ class SchedulerImpl : public Scheduler {
   void LimitSteps(const StepLimits& limits) override { limits_ = limits; }
   void SetCosts(const PreemptionCosts& costs) override { options_.costs = costs; }
   void ResetPrefixCache() override { kv_.ResetPrefixes(); }
+  const Status& wrong_result() const override { return results_.wrong(); }
   std::optional<RequestInfo> Stalled(Time now) const override;
   void CheckIntegrity() const override;
 
@@ -176,6 +178,7 @@ class SchedulerImpl : public Scheduler {
   std::vector<PreemptionRecord> preemptions_;
   SchedulerStats stats_;
   uint64_t next_sequence_ = 1;
+  ResultCheck results_{options_.check_results, options_.eos_token_ids};
   Time last_moved_;  // when a step was last built or applied, or work was added to an idle
                      // scheduler
 };

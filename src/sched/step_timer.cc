@@ -10,6 +10,12 @@ void StepTimer::Submitted(const StepPlan& plan, Time now) {
       {plan.id, static_cast<int>(plan.tokens.size()), static_cast<int>(decodes), now});
 }
 
+std::optional<StepTimer::Waiting> StepTimer::Oldest() const {
+  if (in_flight_.empty()) return std::nullopt;
+  const Step& oldest = in_flight_.front();
+  return Waiting{oldest.tokens, std::max(oldest.since, last_end_)};
+}
+
 std::optional<TimedStep> StepTimer::Done(StepId step, Time now) {
   const auto found = std::ranges::find(in_flight_, step, &Step::id);
   if (found == in_flight_.end()) return std::nullopt;

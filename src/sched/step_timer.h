@@ -21,6 +21,12 @@ struct TimedStep {
 class StepTimer {
  public:
   void Submitted(const StepPlan& plan, Time now);
+  struct Waiting {
+    int tokens = 0;
+    Time since;  // it was submitted, or the step before it ended
+  };
+  // The step that ends next. nullopt: none is in flight.
+  std::optional<Waiting> Oldest() const;
   // nullopt: the step is unknown.
   std::optional<TimedStep> Done(StepId step, Time now);
 

@@ -37,6 +37,10 @@ class HashGrammars : public GrammarSource {
       return std::span<const uint32_t>(mask_);
     }
 
+    bool Takes(std::span<const TokenId> output, TokenId next, bool /*ends*/) override {
+      return InMask(*Allowed(output), next);
+    }
+
    private:
     const int vocab_size_;
     std::vector<uint32_t> mask_;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "core/no_token_left.h"
 #include "tensor/cpu/elementwise.h"
 
 namespace millrace::stage {
@@ -69,16 +70,27 @@ bool HasPenalties(const SamplingParams& p) {
   return p.repetition_penalty != 1 || p.presence_penalty != 0 || p.frequency_penalty != 0;
 }
 
+bool HasMasks(const SamplingParams& p, int generated) {
+  return generated < p.min_tokens || !p.allowed_token_ids.empty() || !p.bad_words.empty() ||
+         !p.grammar.empty();
+}
+
 void ApplyPenalties(std::span<float> logits, int position, SamplingState& state) {
   const SamplingParams& p = state.params();
   if (!HasPenalties(p)) return;
-  const auto repetition = static_cast<float>(p.repetition_penalty);
+  // One that is 0 as a float would make something that is no number of a logit that is banned.
+  const float repetition =
+      std::max(static_cast<float>(p.repetition_penalty), std::numeric_limits<float>::min());
   for (const auto& [token, count] : state.CountsUpTo(position)) {
     float& x = logits[static_cast<size_t>(token)];
+    if (!std::isfinite(x)) continue;
     x = x > 0 ? x / repetition : x * repetition;
     if (count.output > 0) {
       x -= static_cast<float>(p.frequency_penalty * count.output + p.presence_penalty);
     }
+    // A penalty is no ban. Very small ones divide to infinity.
+    constexpr float kMost = std::numeric_limits<float>::max();
+    x = std::clamp(x, -kMost, kMost);
   }
 }
 
@@ -142,19 +154,20 @@ tensor::ChooseSpec HowToChoose(const SamplingState& state, int position) {
 Status Sampler::ApplyGrammar(std::span<float> logits, int position, SamplingState& state,
                              std::span<const TokenId> eos) {
   MR_ASSIGN_OR_RETURN(const std::span<const uint32_t> allowed, state.AllowedAt(position));
+  if (allowed.empty()) return OkStatus();
   KeepOnly(allowed, logits);
-  const bool ends_banned = position - state.prompt_tokens() < state.params().min_tokens;
-  if (!ends_banned || !AllBanned(logits)) return OkStatus();
-  // Only the end is left.
+  if (!AllBanned(logits)) return OkStatus();
+  // The end is left, if the text matches.
   for (const TokenId token : eos) logits[static_cast<size_t>(token)] = 0;
   KeepOnly(allowed, logits);
   return OkStatus();
 }
 
 Status NoToken(int position) {
-  return Internal(fmt::format(
-      "no token can be chosen at position {}: a logit is not a number or all are banned",
-      position));
+  return Internal(
+      fmt::format("no token can be chosen at position {}: a logit is not a number, or none is "
+                  "finite",
+                  position));
 }
 
 Result<Sampler::Choice> Sampler::Sample(std::span<float> logits, int position, SamplingState& state,
@@ -170,6 +183,9 @@ Result<Sampler::Choice> Sampler::Sample(std::span<float> logits, int position, S
   ApplyPenalties(logits, position, state);
   if (!params.grammar.empty()) MR_RETURN_IF_ERROR(ApplyGrammar(logits, position, state, eos));
   const std::optional<TokenId> token = chooser_.Choose(logits, HowToChoose(state, position));
+  if (!token && HasMasks(params, position - state.prompt_tokens()) && AllBanned(logits)) {
+    return NoTokenLeft(fmt::format("no token is left to choose at position {}", position));
+  }
   if (!token) return NoToken(position);
   choice.token = *token;
   if (params.logprobs) {

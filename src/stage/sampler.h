@@ -3,10 +3,10 @@
 // tensor/sample.h, which a device may also make where the logits are.
 //
 // Order of operations: logit bias, bans (min_tokens, allowed_token_ids, bad_words), repetition /
-// presence / frequency penalties, the grammar of a constrained output (which lifts the ban of
-// min_tokens when it leaves no other token), temperature, top-k, top-p, min-p, draw. Reported
-// log-probabilities are those of the model's own distribution, before any of this, as in vLLM's
-// default.
+// presence / frequency penalties, the grammar of a constrained output (if the bans leave none of
+// its tokens, the end-of-sequence token may come where the text matches), temperature, top-k,
+// top-p, min-p, draw. Reported log-probabilities are those of the model's own distribution, before
+// any of this, as in vLLM's default.
 #pragma once
 
 #include <memory>
@@ -60,8 +60,9 @@ class SamplingState {
 };
 
 // Chooses the token at `position` (= number of tokens before it). `logits` is [vocab] and is
-// overwritten. `eos` may not be chosen before min_tokens. kInternal when a logit is NaN or all are
-// banned, an error of this sequence only. One thread per Sampler.
+// overwritten. `eos` may not be chosen before min_tokens. NoTokenLeft (core/no_token_left.h) when
+// all are banned; kInternal when a logit is NaN, an error of this sequence only. One thread per
+// Sampler.
 class Sampler {
  public:
   struct Choice {

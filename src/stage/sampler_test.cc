@@ -4,10 +4,12 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 
 #include "base/rng.h"
+#include "core/no_token_left.h"
 
 namespace millrace::stage {
 namespace {
@@ -151,6 +153,38 @@ TEST(Sampler, CountsAreRightAfterAReplay) {
   EXPECT_EQ(state.CountsUpTo(2).at(1).output, 1);
 }
 
+// Whatever passes Validate chooses a token.
+TEST(Sampler, TheEndsOfEveryRange) {
+  constexpr double kLeast = std::numeric_limits<double>::denorm_min();
+  const std::vector<float> logits = {-3, 1, 2.5, -INFINITY, 2.4f, 0};
+  for (const double temperature : {kLeast, 1e-310, 1e-45, 1e-39, 1e-38, 1e-30, 1e-6, 1.0, 100.0}) {
+    for (const double top_p : {kLeast, 1e-45, 0.5, 1.0}) {
+      for (const double min_p : {0.0, kLeast, 1.0}) {
+        for (const double penalty : {kLeast, 1e-45, 1e-38, 1.0, 100.0}) {
+          auto state = StateWith(
+              [&](auto& p) {
+                p.temperature = temperature, p.top_p = top_p, p.min_p = min_p;
+                p.repetition_penalty = penalty, p.top_k = penalty == 100 ? 3 : 0;
+              },
+              1, {3, 5});
+          const TokenId token = Pick(logits, state, 2);
+          EXPECT_NE(token, 3) << "it is banned";
+          if (temperature < 1e-5) {
+            EXPECT_EQ(token, 2) << "greedy in effect: " << temperature;
+          }
+        }
+      }
+    }
+  }
+  // A logit that is penalised with next to nothing is the likeliest.
+  auto boosted =
+      StateWith([](auto& p) { p.temperature = 0, p.repetition_penalty = kLeast; }, 1, {1});
+  EXPECT_EQ(Pick(logits, boosted, 1), 1);
+  // 100 is nearly uniform.
+  const auto uniform = Frequencies({0, 1, 2, 3}, [](auto& p) { p.temperature = 100; });
+  for (const auto& [token, share] : uniform) EXPECT_NEAR(share, 0.25, 0.02) << token;
+}
+
 TEST(Sampler, BiasAndMinTokens) {
   auto bias = StateWith([](auto& p) {
     p.temperature = 0, p.logit_bias = {{3, 10.f}, {1, -100.f}};
@@ -170,6 +204,45 @@ TEST(Sampler, BadLogitsFailThisSequenceOnly) {
   std::vector<float> none(3, -INFINITY);
   EXPECT_EQ(sampler.Sample(none, 1, state, {}).status().code(), StatusCode::kInternal);
   EXPECT_EQ(Pick({1, 2, INFINITY}, state), 2);
+}
+
+TEST(Sampler, MasksThatLeaveNothingAreNoFailure) {
+  Sampler sampler;
+  const auto left = [&sampler](SamplingState state) {
+    std::vector<float> logits = {1, 2, 3, 4};
+    const auto choice = sampler.Sample(logits, 2, state, std::vector<TokenId>{3});
+    return choice.ok() ? choice->token : IsNoTokenLeft(choice.status()) ? -1 : -2;
+  };
+  const auto with = [](const std::function<void(SamplingParams&)>& change) {
+    auto state = StateWith(change, 1, {0});
+    state.Record(1, std::vector<TokenId>{1});
+    return state;
+  };
+  EXPECT_EQ(left(with([](auto& p) { p.allowed_token_ids = {3}, p.min_tokens = 5; })), -1);
+  EXPECT_EQ(left(with([](auto& p) { p.allowed_token_ids = {2}, p.bad_words = {{1, 2}}; })), -1);
+  EXPECT_EQ(left(with([](auto& p) {
+              p.allowed_token_ids = {2}, p.stop_token_ids = {2}, p.min_tokens = 5;
+            })),
+            -1);
+  EXPECT_EQ(left(with([](auto& p) { p.bad_words = {{0}, {1}, {2}}, p.min_tokens = 5; })), -1);
+  EXPECT_EQ(left(with([](auto& p) {
+              p.allowed_token_ids = {2}, p.logit_bias = {{2, -100.f}};
+            })),
+            2)
+      << "a bias is no ban";
+}
+
+TEST(Sampler, PenaltiesNeitherBanNorBreak) {
+  for (const double repetition : {1e-300, 1e-40, 100.0}) {
+    auto state = StateWith(
+        [repetition](auto& p) {
+          p.temperature = 0, p.repetition_penalty = repetition, p.presence_penalty = 2;
+          p.allowed_token_ids = {1, 2};
+        },
+        1, {0});
+    state.Record(1, std::vector<TokenId>{0, 1, 2});
+    EXPECT_GE(Pick({3, 3e38F, -3e38F, 0}, state, 4), 1) << repetition;
+  }
 }
 
 TEST(Sampler, LogprobsAreTheModelsOwn) {
@@ -261,6 +334,9 @@ class CountingGrammar : public GrammarSource {
       word_ = uint32_t{1} << next;
       return std::span<const uint32_t>(&word_, 1);
     }
+    bool Takes(std::span<const TokenId> output, TokenId next, bool /*ends*/) override {
+      return InMask(*Allowed(output), next);
+    }
     uint32_t word_ = 0;
   };
 };
@@ -300,7 +376,13 @@ TEST_F(ConstrainedSampler, TheEndOfTheGrammarPrecedesMinTokens) {
 TEST_F(ConstrainedSampler, ABiasThatBansWhatIsAllowedLeavesNoToken) {
   SamplingState state = State([](auto& p) { p.allowed_token_ids = {7}; });
   std::vector<float> logits = logits_;
-  EXPECT_EQ(Sampler().Sample(logits, 1, state, {}).status().code(), StatusCode::kInternal);
+  EXPECT_TRUE(IsNoTokenLeft(Sampler().Sample(logits, 1, state, {}).status()));
+}
+
+TEST_F(ConstrainedSampler, AnAnswerThatMatchesEndsWhereNothingElseIsLeft) {
+  SamplingState state = State([](auto& p) { p.allowed_token_ids = {0, 1, 2}; });
+  state.Record(1, std::vector<TokenId>{0, 1, 2});
+  EXPECT_EQ(Pick(logits_, state, 4, {kEnd}), kEnd);
 }
 
 TEST_F(ConstrainedSampler, AStageWithoutVocabularyFailsTheSequence) {

@@ -54,6 +54,7 @@ std::optional<TokenId> TokenChooser::Choose(std::span<const float> logits, const
   if (!best || how.temperature == 0 || how.top_k == 1) return best;
   const float top = logits[static_cast<size_t>(*best)];
   if (std::isinf(top)) return best;  // it has all the weight
+  if (!std::isfinite(static_cast<float>(1.0 / how.temperature))) return best;
   const uint64_t bits = HashCounter(how.seed, static_cast<uint64_t>(how.position));
   return Draw(logits, top, how, UnitDouble(bits));
 }

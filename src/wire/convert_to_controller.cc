@@ -296,12 +296,15 @@ Status FromProto(const proto::ToController& from, ToController& out) {
 }
 
 void ToProto(const Heartbeat& from, proto::Heartbeat& to) {
-  const auto& [incarnation, sequence, steps_done, batch_age_ms, queued_steps] = from;
+  const auto& [incarnation, sequence, steps_done, batch_age_ms, queued_steps, still_ms,
+               waits_for_ranks] = from;
   to.set_incarnation(incarnation.value());
   to.set_sequence(sequence);
   to.set_steps_done(steps_done);
   to.set_batch_age_ms(static_cast<uint64_t>(batch_age_ms));
   to.set_queued_steps(static_cast<uint64_t>(queued_steps));
+  to.set_still_ms(static_cast<uint64_t>(still_ms));
+  to.set_waits_for_ranks(waits_for_ranks);
 }
 
 Status FromProto(const proto::Heartbeat& from, Heartbeat& out) {
@@ -309,7 +312,9 @@ Status FromProto(const proto::Heartbeat& from, Heartbeat& out) {
   out.sequence = from.sequence();
   out.steps_done = from.steps_done();
   MR_RETURN_IF_ERROR(Take("batch_age_ms", from.batch_age_ms(), out.batch_age_ms));
-  return Take("queued_steps", from.queued_steps(), out.queued_steps);
+  MR_RETURN_IF_ERROR(Take("queued_steps", from.queued_steps(), out.queued_steps));
+  out.waits_for_ranks = from.waits_for_ranks();
+  return Take("still_ms", from.still_ms(), out.still_ms);
 }
 
 void ToProto(const Echo& from, proto::Echo& to) {

@@ -25,13 +25,14 @@ Status TakeAddresses(std::string_view field, const Addresses& from, size_t max,
 // ---- to the wire
 
 void Put(const Welcome& from, proto::ToWorker& to) {
-  const auto& [worker, term, heartbeat_every, protocol] = from;
+  const auto& [worker, term, heartbeat_every, protocol, store] = from;
   proto::Welcome& out = *to.mutable_welcome();
   out.set_worker(worker.value());
   out.set_term(term.value());
   out.set_heartbeat_every_ns(static_cast<uint64_t>(heartbeat_every.ns));
   out.set_protocol_version(static_cast<uint32_t>(protocol.newest));
   out.set_oldest_protocol_version(static_cast<uint32_t>(protocol.oldest));
+  if (store) out.set_store(*store);
 }
 
 void Put(const Refused& from, proto::ToWorker& to) {
@@ -168,6 +169,9 @@ Status Read(const proto::Welcome& from, Welcome& out) {
   MR_RETURN_IF_ERROR(
       TakeDuration("heartbeat_every", from.heartbeat_every_ns(), out.heartbeat_every));
   if (out.heartbeat_every.ns == 0) return Missing("heartbeat_every");
+  if (from.has_store()) {
+    MR_RETURN_IF_ERROR(TakeText("store", from.store(), kNameBytesMax, out.store.emplace()));
+  }
   return TakeProtocol(from.has_protocol_version() ? from.protocol_version() : kProtocolUnsaid,
                       from.has_oldest_protocol_version()
                           ? std::optional(from.oldest_protocol_version())

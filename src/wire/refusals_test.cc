@@ -104,7 +104,7 @@ TEST(Refusals, SamplingParams) {
   expect("stop has 17", [](auto& p) {
     for (int i = 0; i < 17; ++i) p.add_stop("x");
   });
-  expect("stop string", [](auto& p) { p.add_stop(std::string(kStopStringBytesMax + 1, 'x')); });
+  expect("stop[0]", [](auto& p) { p.add_stop(std::string(kStopStringBytesMax + 1, 'x')); });
 }
 
 TEST(Refusals, PipelinesAndShards) {

@@ -21,15 +21,22 @@ class GatedDecoder : public Decoder {
     first_ = layers.begin;
     blocks_.resize(static_cast<size_t>(layers.size()));
     const ModelSpec& s = dims_.spec;
+    const std::string at = plan.Prefix(
+        {"model.", "", "language_model.model.", "model.language_model."}, "embed_tokens.weight");
     if (layers.Contains(0))
-      plan.Add(embedding_, "model.embed_tokens.weight", s.vocab_size, s.hidden_size);
+      plan.Add(embedding_, at + "embed_tokens.weight", s.vocab_size, s.hidden_size);
     for (int i = layers.begin; i < layers.end; ++i) {
-      DeclareBlock(i, blocks_[static_cast<size_t>(i - first_)], plan);
+      DeclareBlock(fmt::format("{}layers.{}.", at, i), i, blocks_[static_cast<size_t>(i - first_)],
+                   plan);
     }
     if (!HasHead(layers, plan)) return;
-    plan.Add(norm_, "model.norm", s.hidden_size, NormKind::kRms, shape_.epsilon);
-    plan.Add(head_, {.parts = {{shape_.tied ? "model.embed_tokens" : "lm_head", s.vocab_size}},
-                     .k = s.hidden_size});
+    plan.Add(norm_, at + "norm", s.hidden_size, NormKind::kRms, shape_.epsilon);
+    dims_.spec.generates = plan.AddHead(head_, {.tied = shape_.tied,
+                                                .base = IsBase(at),
+                                                .embedding = at + "embed_tokens",
+                                                .names = {"lm_head", "language_model.lm_head"},
+                                                .rows = s.vocab_size,
+                                                .columns = s.hidden_size});
   }
 
   void Embed(Pass& pass) override { pass.device.Embed(pass.at, *embedding_.rows, pass.hidden); }
@@ -54,9 +61,9 @@ class GatedDecoder : public Decoder {
   }
 
  private:
-  void DeclareBlock(int index, Block& block, WeightPlan& plan) {
+  void DeclareBlock(const std::string& at, int index, Block& block, WeightPlan& plan) {
     const ModelSpec& s = dims_.spec;
-    const std::string at = fmt::format("model.layers.{}.", index), self = at + "self_attn.";
+    const std::string self = at + "self_attn.";
     Attention& a = block.attention;
     a.heads = Heads(plan);
     a.kv_heads = KvHeads(plan);

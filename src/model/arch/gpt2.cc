@@ -53,8 +53,12 @@ class Gpt2Decoder : public Decoder {
     }
     if (!HasHead(layers, plan)) return;
     plan.Add(norm_, at + "ln_f", s.hidden_size, NormKind::kLayer, epsilon_);
-    plan.Add(head_,
-             {.parts = {{tied_ ? at + "wte" : "lm_head", s.vocab_size}}, .k = s.hidden_size});
+    dims_.spec.generates = plan.AddHead(head_, {.tied = tied_,
+                                                .base = IsBase(at),
+                                                .embedding = at + "wte",
+                                                .names = {"lm_head"},
+                                                .rows = s.vocab_size,
+                                                .columns = s.hidden_size});
   }
 
   void Embed(Pass& pass) override {

@@ -38,17 +38,21 @@ class GptNeoXDecoder : public Decoder {
     const ModelSpec& s = dims_.spec;
     first_ = layers.begin;
     blocks_.resize(static_cast<size_t>(layers.size()));
+    const std::string at = plan.Prefix({"gpt_neox.", ""}, "embed_in.weight");
     if (layers.Contains(0))
-      plan.Add(embedding_, "gpt_neox.embed_in.weight", s.vocab_size, s.hidden_size);
+      plan.Add(embedding_, at + "embed_in.weight", s.vocab_size, s.hidden_size);
     for (int i = layers.begin; i < layers.end; ++i) {
-      DeclareBlock(fmt::format("gpt_neox.layers.{}.", i), blocks_[static_cast<size_t>(i - first_)],
+      DeclareBlock(fmt::format("{}layers.{}.", at, i), blocks_[static_cast<size_t>(i - first_)],
                    plan);
     }
     if (!HasHead(layers, plan)) return;
-    plan.Add(norm_, "gpt_neox.final_layer_norm", s.hidden_size, NormKind::kLayer, epsilon_);
-    const std::string head =
-        tied_ ? "gpt_neox.embed_in" : plan.Prefix({"embed_out", "lm_head"}, ".weight");
-    plan.Add(head_, {.parts = {{head, s.vocab_size}}, .k = s.hidden_size});
+    plan.Add(norm_, at + "final_layer_norm", s.hidden_size, NormKind::kLayer, epsilon_);
+    dims_.spec.generates = plan.AddHead(head_, {.tied = tied_,
+                                                .base = IsBase(at),
+                                                .embedding = at + "embed_in",
+                                                .names = {"embed_out", "lm_head"},
+                                                .rows = s.vocab_size,
+                                                .columns = s.hidden_size});
   }
 
   void Embed(Pass& pass) override { pass.device.Embed(pass.at, *embedding_.rows, pass.hidden); }

@@ -40,7 +40,7 @@ class OptDecoder : public Decoder {
     const int narrow = s.embedding_size;
     first_ = layers.begin;
     blocks_.resize(static_cast<size_t>(layers.size()));
-    const std::string at = plan.Prefix({"model.decoder.", "decoder."}, "embed_tokens.weight");
+    const std::string at = plan.Prefix({"model.decoder.", "decoder.", ""}, "embed_tokens.weight");
     if (layers.Contains(0)) {
       plan.Add(embedding_, at + "embed_tokens.weight", s.vocab_size, narrow);
       plan.Add(positions_, at + "embed_positions.weight", s.max_position + kPositionOffset,
@@ -56,8 +56,12 @@ class OptDecoder : public Decoder {
     if (final_norm_) AddNorm(plan, norm_, at + "final_layer_norm");
     if (Projects())
       plan.Add(project_out_, {.parts = {{at + "project_out", narrow}}, .k = s.hidden_size});
-    plan.Add(head_,
-             {.parts = {{tied_ ? at + "embed_tokens" : "lm_head", s.vocab_size}}, .k = narrow});
+    dims_.spec.generates = plan.AddHead(head_, {.tied = tied_,
+                                                .base = IsBase(at) || at == "decoder.",
+                                                .embedding = at + "embed_tokens",
+                                                .names = {"lm_head"},
+                                                .rows = s.vocab_size,
+                                                .columns = narrow});
   }
 
   void Embed(Pass& pass) override {

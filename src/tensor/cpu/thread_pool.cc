@@ -6,10 +6,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <climits>
 
 #include "base/check.h"
+#include "base/control_groups.h"
 
 namespace millrace::tensor {
 namespace {
@@ -51,7 +53,8 @@ std::vector<int> AvailableCpus() {
 ThreadPool::ThreadPool(int threads, bool pin) : shares_(static_cast<size_t>(threads)) {
   MR_CHECK(threads >= 1 && threads <= kMaxThreads) << threads << " threads";
   const std::vector<int> cpus = AvailableCpus();
-  const bool enough_cpus = threads <= static_cast<int>(cpus.size());
+  const double usable = std::min(ReadCpuQuota().value_or(kMaxThreads), double(cpus.size()));
+  const bool enough_cpus = threads <= usable;
   // With fewer CPUs than threads, a spinning thread would keep the one that it waits for from
   // running.
   spin_ns_ = enough_cpus ? kSpinNs : 0;

@@ -364,8 +364,11 @@ ToController RandomToController(Rng& rng, size_t kind) {
 ToWorker RandomToWorker(Rng& rng, size_t kind) {
   switch (kind) {
     case 0:
-      return Welcome{
-          AnyId<WorkerId>(rng), AnyId<Term>(rng), {AnyDuration(rng).ns / 2 + 1}, AnyProtocol(rng)};
+      return Welcome{AnyId<WorkerId>(rng),
+                     AnyId<Term>(rng),
+                     {AnyDuration(rng).ns / 2 + 1},
+                     AnyProtocol(rng),
+                     Coin(rng) ? std::optional(AnyText(rng, kNameBytesMax)) : std::nullopt};
     case 1: return Refused{AnyStatus(rng), Coin(rng)};
     case 2: return AnyLoad(rng);
     case 3: return UnloadShard{AnyId<ShardId>(rng)};
@@ -394,7 +397,8 @@ PeerMessage RandomPeerMessage(Rng& rng, size_t kind) {
 }
 
 Heartbeat RandomHeartbeat(Rng& rng) {
-  return {AnyId<Incarnation>(rng), rng.Next(), rng.Next(), AnyBytes(rng), AnyBytes(rng)};
+  return {AnyId<Incarnation>(rng), rng.Next(),    rng.Next(),         AnyBytes(rng),
+          AnyBytes(rng),           AnyBytes(rng), rng.Next() % 2 == 0};
 }
 
 Echo RandomEcho(Rng& rng) {
