@@ -19,7 +19,9 @@ struct AnswerSplit {
   bool begins_in_reasoning = false;
   bool hide_reasoning = false;
   int calls_max = kToolCallsMax;
-  std::string schemas;  // the request's tools, as JSON; only if their types are needed
+  std::string schemas;      // the request's tools, as JSON; only if their types are needed
+  bool calls_only = false;  // the answer is constrained to calls
+  int first_call = 0;       // the number of the first call, if the family numbers them
 
   bool any() const { return tools != nullptr || reasoning != nullptr; }
   text::AnswerParserOptions ParserOptions() const;

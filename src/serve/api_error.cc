@@ -55,11 +55,10 @@ ApiError ContextTooLong(int max_model_len, int prompt_tokens, std::optional<int>
   return {.message = std::move(message), .code = "context_length_exceeded"};
 }
 
-ApiError ContextTooLongText(int max_model_len, size_t text_bytes, std::string param) {
-  return {.message = fmt::format("This model's maximum context length is {} tokens. However, your "
-                                 "prompt is a text of {} bytes, which is longer. Please reduce the "
-                                 "length of the prompt.",
-                                 max_model_len, text_bytes),
+ApiError ContextTooLongText(int max_model_len, std::string_view what, std::string param) {
+  return {.message = fmt::format("This model's maximum context length is {} tokens. However, {}. "
+                                 "Please reduce the length of the prompt.",
+                                 max_model_len, what),
           .param = std::move(param),
           .code = "context_length_exceeded"};
 }
@@ -70,6 +69,14 @@ ApiError Unready(std::string message) {
           .type = "service_unavailable_error",
           .code = "service_unavailable",
           .retry_after_s = kRetryUnreadyS};
+}
+
+ApiError EmbeddingsOnly() {
+  return {.status = 400,
+          .message =
+              "This model makes embeddings only: its folder has no vocabulary projection, so it "
+              "generates no text. Use POST /v1/embeddings.",
+          .code = "model_cannot_generate"};
 }
 
 ApiError Draining() { return Unready("The server is shutting down and takes no new requests."); }
@@ -100,6 +107,7 @@ ApiError FromStatus(const Status& status, std::string param) {
       error.type = "server_error";
       break;
     default:
+      MR_LOG(error, "a request failed: {}", status.ToString());
       error.status = 500;
       error.type = "server_error";
       error.message =

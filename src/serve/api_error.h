@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/json.h"
 #include "base/status.h"
@@ -30,11 +31,14 @@ ApiError UnsupportedField(std::string param, std::string message);
 ApiError ModelNotFound(const std::string& model);
 // 400 with code context_length_exceeded and OpenAI's wording, which clients parse.
 ApiError ContextTooLong(int max_model_len, int prompt_tokens, std::optional<int> max_tokens);
-// The same, for a text that is too long to tokenize.
-ApiError ContextTooLongText(int max_model_len, size_t text_bytes, std::string param);
+// The same, for a text that is too long to tokenize as a whole. `what` is wrong: "your prompt has
+// at least 9000 tokens".
+ApiError ContextTooLongText(int max_model_len, std::string_view what, std::string param);
 // 503 with Retry-After.
 ApiError Unready(std::string message);
 ApiError Draining();
+// The model is one without a vocabulary projection.
+ApiError EmbeddingsOnly();
 // The HTTP form of an internal error. kInternal, kDataLoss and other codes that are not the
 // client's concern get a generic text.
 ApiError FromStatus(const Status& status, std::string param = "");

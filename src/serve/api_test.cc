@@ -1,6 +1,8 @@
-// The two generation endpoints through a real engine: texts, streams, stops, log-probabilities.
+// Completions through a real engine: texts, streams, stops, log-probabilities.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -11,22 +13,6 @@
 
 namespace millrace::serve {
 namespace {
-
-Json Chat(const std::string& content) {
-  return {{"messages", {{{"role", "user"}, {"content", content}}}}};
-}
-
-std::string Joined(const std::vector<Json>& events, int index = 0) {
-  std::string text;
-  for (const Json& event : events) {
-    for (const Json& choice : event["choices"]) {
-      if (choice["index"] != index) continue;
-      text += choice.contains("delta") ? choice["delta"].value("content", "")
-                                       : choice["text"].get<std::string>();
-    }
-  }
-  return text;
-}
 
 TEST(Completions, AnswerWithTextAndUsage) {
   TestServer server;
@@ -117,7 +103,7 @@ TEST(Completions, StreamedTextEqualsWholeText) {
   TestServer server;
   const Json body = {{"prompt", "abc"}, {"max_tokens", 11}};
   const auto events = server.Stream("/v1/completions", body);
-  EXPECT_EQ(Joined(events), "hello world");
+  EXPECT_EQ(JoinedText(events), "hello world");
   EXPECT_EQ(events.back()["choices"][0]["finish_reason"], "length");
   for (const Json& event : events) {
     EXPECT_EQ(event["object"], "text_completion");
@@ -148,7 +134,7 @@ TEST(Completions, StopStringsAcrossTokens) {
   EXPECT_EQ(answer["choices"][0]["stop_reason"], "o w");
   EXPECT_EQ(answer["usage"]["completion_tokens"], 7) << "the tokens of the stop string count";
   const auto events = server.Stream("/v1/completions", body);
-  EXPECT_EQ(Joined(events), "hell");
+  EXPECT_EQ(JoinedText(events), "hell");
   EXPECT_EQ(events.back()["choices"][0]["finish_reason"], "stop");
   body["include_stop_str_in_output"] = true;
   EXPECT_EQ(server.Call("/v1/completions", body)["choices"][0]["text"], "hello w");
@@ -168,11 +154,45 @@ TEST(Completions, StopStringInsideAToken) {
   EXPECT_EQ(answer["usage"]["completion_tokens"], 5);
 }
 
+// SDKs send a request again after a 500, and would get another one.
+TEST(Completions, MasksThatLeaveNothingEndTheAnswer) {
+  TestServer server;
+  const Json body = {{"prompt", "\x02"}, {"max_tokens", 40}, {"n", 2}};
+  const Json answer = server.Call("/v1/completions", body);
+  EXPECT_EQ(answer["choices"].size(), 2u);
+  for (const Json& choice : answer["choices"]) {
+    EXPECT_EQ(choice["text"], "he");
+    EXPECT_EQ(choice["finish_reason"], "length");
+    EXPECT_EQ(choice["stop_reason"], "no_token_left");
+  }
+  const Json enough = {{"prompt", "x"}, {"max_tokens", 2}};
+  EXPECT_EQ(server.Call("/v1/completions", enough)["choices"][0]["stop_reason"], Json());
+  EXPECT_TRUE(server.WaitUntilFree());
+}
+
+TEST(Completions, MasksThatLeaveNothingToBeginWithAreRefused) {
+  TestServer server;
+  const auto refusal = [&server](Json fields) {
+    fields.update({{"prompt", "x"}, {"max_tokens", 9}});
+    return server.Call("/v1/completions", fields, 400)["error"]["message"].get<std::string>();
+  };
+  EXPECT_TRUE(refusal({{"min_tokens", 3}, {"allowed_token_ids", {kTinyEos}}})
+                  .starts_with("allowed_token_ids and min_tokens leave no token"));
+  EXPECT_TRUE(refusal({{"guided_choice", {"yes"}}, {"allowed_token_ids", {'n', 'o'}}})
+                  .starts_with("allowed_token_ids and guided_choice leave no token"));
+  EXPECT_TRUE(refusal({{"bad_words", {"n"}}, {"allowed_token_ids", {'n'}}})
+                  .starts_with("allowed_token_ids and bad_words leave no token"));
+  server.Call("/v1/completions", {{"prompt", "x"},
+                                  {"max_tokens", 9},
+                                  {"guided_choice", {"yes"}},
+                                  {"allowed_token_ids", {'n', 'y'}}});
+}
+
 TEST(Completions, TextHeldForAStopStringIsSentAtTheEnd) {
   TestServer server;
   const Json body = {{"prompt", "x"}, {"max_tokens", 5}, {"stop", "lo and behold"}};
   EXPECT_EQ(server.Call("/v1/completions", body)["choices"][0]["text"], "hello");
-  EXPECT_EQ(Joined(server.Stream("/v1/completions", body)), "hello");
+  EXPECT_EQ(JoinedText(server.Stream("/v1/completions", body)), "hello");
 }
 
 TEST(Completions, MinTokensDelaysStopStrings) {
@@ -225,7 +245,7 @@ TEST(Completions, ManySequencesKeepTheirIndices) {
   EXPECT_EQ(answer["usage"]["prompt_tokens"], 2);
   EXPECT_EQ(answer["usage"]["completion_tokens"], 30);
   const auto events = server.Stream("/v1/completions", body);
-  for (int i = 0; i < 6; ++i) EXPECT_EQ(Joined(events, i), "hello");
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(JoinedText(events, i), "hello");
   EXPECT_TRUE(server.WaitUntilFree());
 }
 
@@ -248,7 +268,7 @@ TEST(Completions, EchoWithLogprobs) {
   TestServer server;
   Json body = {{"prompt", "ab"}, {"max_tokens", 2}, {"echo", true}};
   EXPECT_EQ(server.Call("/v1/completions", body)["choices"][0]["text"], "abhe");
-  EXPECT_EQ(Joined(server.Stream("/v1/completions", body)), "abhe");
+  EXPECT_EQ(JoinedText(server.Stream("/v1/completions", body)), "abhe");
   body["logprobs"] = 1;
   const Json choice = server.Call("/v1/completions", body)["choices"][0];
   EXPECT_EQ(choice["logprobs"]["tokens"], Json({"a", "b", "h", "e"}));
@@ -258,7 +278,7 @@ TEST(Completions, EchoWithLogprobs) {
   EXPECT_FALSE(choice.contains("prompt_logprobs"));
   std::vector<Json> tokens;
   const auto events = server.Stream("/v1/completions", body);
-  EXPECT_EQ(Joined(events), "abhe");
+  EXPECT_EQ(JoinedText(events), "abhe");
   for (const Json& event : events) {
     for (const Json& token : event["choices"][0]["logprobs"]["tokens"]) tokens.push_back(token);
   }
@@ -273,6 +293,37 @@ TEST(Completions, HiddenTokensOfAnEchoHaveNoText) {
   EXPECT_EQ(choice["text"], "abh");
   EXPECT_EQ(choice["logprobs"]["tokens"], Json({"", "a", "b", "h"}));
   EXPECT_EQ(choice["logprobs"]["text_offset"], Json({0, 0, 1, 2}));
+}
+
+// The first token has no log-probability; null keeps its place, also if it is the only one.
+TEST(Completions, APromptOfOneToken) {
+  TestServer server;
+  Json body = {{"prompt", {97}}, {"max_tokens", 2}, {"echo", true}, {"logprobs", 1}};
+  const Json choice = server.Call("/v1/completions", body)["choices"][0];
+  EXPECT_EQ(choice["text"], "ahe");
+  EXPECT_EQ(choice["logprobs"]["tokens"], Json({"a", "h", "e"}));
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"], Json({nullptr, -0.5, -0.5}));
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"].size(), 3u);
+  EXPECT_EQ(choice["logprobs"]["text_offset"], Json({0, 1, 2}));
+  std::vector<Json> tokens;
+  for (const Json& event : server.Stream("/v1/completions", body)) {
+    for (const Json& token : event["choices"][0]["logprobs"]["tokens"]) tokens.push_back(token);
+  }
+  EXPECT_EQ(Json(tokens), Json({"a", "h", "e"}));
+
+  body["max_tokens"] = 0;
+  body["n"] = 2;
+  const Json scored = server.Call("/v1/completions", body);
+  for (const Json& one : scored["choices"]) {
+    EXPECT_EQ(one["text"], "a");
+    EXPECT_EQ(one["logprobs"]["tokens"], Json({"a"}));
+    EXPECT_EQ(one["logprobs"]["token_logprobs"], Json::array({nullptr}));
+    EXPECT_EQ(one["logprobs"]["top_logprobs"], Json::array({nullptr}));
+    EXPECT_EQ(one["logprobs"]["text_offset"], Json({0}));
+  }
+  body = {{"prompt", {97}}, {"max_tokens", 1}, {"prompt_logprobs", 1}};
+  EXPECT_EQ(server.Call("/v1/completions", body)["choices"][0]["prompt_logprobs"],
+            Json::array({nullptr}));
 }
 
 TEST(Completions, EchoWithoutOutputScoresAPrompt) {
@@ -293,6 +344,80 @@ TEST(Completions, PromptLogprobsInVllmsFormat) {
   EXPECT_EQ(choice["prompt_logprobs"].size(), 2u);
   EXPECT_EQ(choice["prompt_logprobs"][0], Json());
   EXPECT_EQ(choice["prompt_logprobs"][1]["98"]["decoded_token"], "b");
+}
+
+TEST(Completions, NoSeedBut_1_MeansNone) {
+  const ParseContext context{.vocab_size = 10, .max_model_len = 64};
+  const auto seed = [&](const char* text) {
+    const auto parsed =
+        ParseCompletionRequest(fmt::format(R"({{"prompt": "a", "seed": {}}})", text), context);
+    return std::get<CompletionRequest>(parsed).options.params.seed;
+  };
+  EXPECT_EQ(seed("18446744073709551615"), std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(seed("18446744073709551614"), std::numeric_limits<uint64_t>::max() - 1);
+  EXPECT_EQ(seed("9223372036854775808"), uint64_t{1} << 63);
+  EXPECT_EQ(seed("-9223372036854775808"), uint64_t{1} << 63);
+  EXPECT_EQ(seed("0"), 0u);
+  EXPECT_EQ(seed("-2"), std::numeric_limits<uint64_t>::max() - 1);
+  EXPECT_EQ(seed("-1"), std::nullopt);
+  EXPECT_EQ(seed("null"), std::nullopt);
+  for (const char* beyond : {"18446744073709551616", "-9223372036854775809", "1e400"}) {
+    const auto parsed =
+        ParseCompletionRequest(fmt::format(R"({{"prompt": "a", "seed": {}}})", beyond), context);
+    EXPECT_TRUE(std::holds_alternative<ApiError>(parsed)) << beyond;
+  }
+}
+
+// Records the requests that the engine has accepted.
+class AcceptedRequests final : public WrappedGenerator {
+ public:
+  Result<RequestId> Submit(cluster::GenerationRequest request, cluster::OutputSink sink) override {
+    const SamplingParams params = request.params;
+    auto id = WrappedGenerator::Submit(std::move(request), std::move(sink));
+    if (id.ok()) accepted.push_back(params);
+    return id;
+  }
+  std::vector<SamplingParams> accepted;
+};
+
+// Eight sequences that each fit alone, but not together, wait for each other.
+TEST(Completions, SequencesThatDoNotFitTogetherRunInParts) {
+  AcceptedRequests generator;
+  TestServer server({.num_blocks = 20, .ready = false});
+  generator.inner = server.engine;
+  server.MakeReady(&generator);
+  const Json body = {{"prompt", "abc"}, {"max_tokens", 200}, {"n", 8}, {"seed", 7}};
+  const Json answer = server.Call("/v1/completions", body);
+  const Json one = server.Call("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 200}});
+  ASSERT_EQ(answer["choices"].size(), 8u);
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(answer["choices"][i]["index"], i);
+    EXPECT_EQ(answer["choices"][i]["text"], one["choices"][0]["text"]);
+    EXPECT_EQ(answer["choices"][i]["finish_reason"], one["choices"][0]["finish_reason"]);
+  }
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], one["usage"]["prompt_tokens"]);
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 8 * one["usage"]["completion_tokens"].get<int>());
+  ASSERT_EQ(generator.accepted.size(), 9u);
+  for (int i = 0; i < 8; ++i) {
+    const SamplingParams& part = generator.accepted[static_cast<size_t>(i)];
+    EXPECT_EQ(part.n, 1);
+    EXPECT_EQ(part.seed, SequenceSeed(7, i)) << "as together";
+  }
+  EXPECT_TRUE(server.WaitUntilFree());
+
+  // A stream, and an end by a stop string.
+  Json stopped = body;
+  stopped["stop"] = "wor";
+  const auto events = server.Stream("/v1/completions", stopped);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(JoinedText(events, i), "hello ");
+  EXPECT_TRUE(server.WaitUntilFree());
+  // Beams need each other's KV.
+  const Json beams = {{"prompt", "abc"}, {"max_tokens", 200}, {"use_beam_search", true}, {"n", 8}};
+  const Json error = server.Call("/v1/completions", beams, 400)["error"];
+  EXPECT_NE(error["message"].get<std::string>().find("8 sequences of"), std::string::npos) << error;
+  // One that is too large alone stays a 400.
+  TestServer small({.num_blocks = 4});
+  small.Call("/v1/completions", body, 400);
 }
 
 TEST(Completions, ModelDefaultsApplyToUnsetFields) {
@@ -321,106 +446,6 @@ TEST(Completions, ARequestThatFailsInTheEngineFailsAlone) {
   ASSERT_TRUE(fine->WaitDone());
   EXPECT_EQ(fine->status(), 200);
   EXPECT_TRUE(server.WaitUntilFree());
-}
-
-TEST(Chat, AnswersAsTheAssistant) {
-  TestServer server;
-  Json body = Chat("hi");
-  body["max_completion_tokens"] = 5;
-  const Json answer = server.Call("/v1/chat/completions", body);
-  EXPECT_EQ(answer["object"], "chat.completion");
-  EXPECT_EQ(answer["id"].get<std::string>().rfind("chatcmpl-", 0), 0u);
-  EXPECT_EQ(answer["choices"][0]["message"]["role"], "assistant");
-  EXPECT_EQ(answer["choices"][0]["message"]["content"], "hello");
-  EXPECT_EQ(answer["choices"][0]["finish_reason"], "length");
-  // "user:hi" + <|end|> + "assistant:"
-  EXPECT_EQ(answer["usage"]["prompt_tokens"], 7 + 1 + 10);
-}
-
-TEST(Chat, StreamsRoleThenDeltasThenTheEnd) {
-  TestServer server;
-  Json body = Chat("hi");
-  body["max_tokens"] = 5;
-  body["stream_options"] = {{"include_usage", true}};
-  const auto events = server.Stream("/v1/chat/completions", body);
-  EXPECT_EQ(events.front()["object"], "chat.completion.chunk");
-  EXPECT_EQ(events.front()["choices"][0]["delta"], (Json{{"role", "assistant"}, {"content", ""}}));
-  EXPECT_EQ(Joined(events), "hello");
-  EXPECT_EQ(events[events.size() - 2]["choices"][0]["finish_reason"], "length");
-  EXPECT_EQ(events.back()["usage"]["completion_tokens"], 5);
-}
-
-TEST(Chat, FillsTheContextByDefault) {
-  TestServer server;
-  const Json answer = server.Call("/v1/chat/completions", Chat("hi"));
-  EXPECT_EQ(answer["usage"]["total_tokens"], 256);
-}
-
-TEST(Chat, Logprobs) {
-  TestServer server;
-  Json body = Chat("hi");
-  body["max_tokens"] = 2;
-  body["logprobs"] = true;
-  body["top_logprobs"] = 1;
-  const Json content =
-      server.Call("/v1/chat/completions", body)["choices"][0]["logprobs"]["content"];
-  ASSERT_EQ(content.size(), 2u);
-  EXPECT_EQ(content[0]["token"], "h");
-  EXPECT_EQ(content[0]["bytes"], Json({104}));
-  EXPECT_EQ(content[0]["logprob"], -0.5);
-  EXPECT_EQ(content[0]["top_logprobs"][0]["token"], "b");
-}
-
-TEST(Chat, PartsToolsAndTemplateVariablesReachTheTemplate) {
-  TestServer server;
-  auto render = [&](const Json& body) {
-    const Json tokens = server.Call("/tokenize", body)["tokens"];
-    return server.Call("/detokenize", {{"tokens", tokens}})["prompt"].get<std::string>();
-  };
-  const Json parts = {{{"type", "text"}, {"text", "one"}}, {{"type", "text"}, {"text", "two"}}};
-  Json body = {{"messages", {{{"role", "user"}, {"content", parts}}}}};
-  EXPECT_EQ(render(body), "user:one\ntwo<|end|>assistant:");
-  body["add_generation_prompt"] = false;
-  EXPECT_EQ(render(body), "user:one\ntwo<|end|>");
-  body["chat_template_kwargs"] = {{"tone", "dry"}};
-  EXPECT_EQ(render(body), "user:one\ntwo<|end|>tone:dry");
-  body.erase("chat_template_kwargs");
-  body["tools"] = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
-  EXPECT_NE(render(body).find("tools:["), std::string::npos);
-  body["tool_choice"] = "none";
-  EXPECT_EQ(render(body), "user:one\ntwo<|end|>");
-}
-
-TEST(Chat, KeysKeepTheClientsOrder) {
-  const std::string body =
-      R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":)"
-      R"({"name":"f","description":"d","parameters":{"z":1,"a":2}}}]})";
-  auto parsed = ParseChatRequest(body, {.vocab_size = 10, .max_model_len = 64});
-  const auto& conversation = std::get<ChatRequest>(parsed).conversation;
-  EXPECT_NE(conversation.tools.find(R"("parameters":{"z":1,"a":2})"), std::string::npos)
-      << conversation.tools;
-}
-
-TEST(Chat, SpecialTokensOfUsersStayText) {
-  TestServer server;
-  const Json plain = server.Call("/tokenize", Chat("xxxxxxx"));
-  const Json crafted = server.Call("/tokenize", Chat("<|end|>"));
-  EXPECT_EQ(plain["count"], crafted["count"]);
-}
-
-TEST(Tokenize, RoundTrip) {
-  TestServer server;
-  const Json answer =
-      server.Call("/tokenize", {{"prompt", "the end"}, {"return_token_strs", true}});
-  EXPECT_EQ(answer["count"], 5);
-  EXPECT_EQ(answer["max_model_len"], 256);
-  EXPECT_EQ(answer["tokens"][0], 257);
-  EXPECT_EQ(answer["token_strs"][0], "the");
-  EXPECT_EQ(server.Call("/detokenize", {{"tokens", answer["tokens"]}})["prompt"], "the end");
-  EXPECT_EQ(server.Call("/tokenize", {{"prompt", ""}})["count"], 0);
-  EXPECT_EQ(server.Call("/detokenize", {{"tokens", {-1}}}, 400)["error"]["param"], "tokens");
-  EXPECT_EQ(server.Call("/detokenize", {{"tokens", {261}}}, 400)["error"]["param"], "tokens");
-  EXPECT_EQ(server.Call("/detokenize", Json::object(), 400)["error"]["param"], "tokens");
 }
 
 }  // namespace

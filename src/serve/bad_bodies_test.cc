@@ -149,6 +149,9 @@ const BadField kBadOnBoth[] = {
     {"guided_choice", "[\"\"]", "guided_choice"},
     {"guided_grammar", "\"root ::= x\"", "guided_grammar"},
     {"guided_grammar", "\"\"", "guided_grammar"},
+    {"grammar", "\"root ::= x\"", "grammar"},
+    {"grammar", "[]", "grammar"},
+    {"ebnf", "\"root ::= [\"", "ebnf"},
     {"structural_tag", "\"text\"", "structural_tag"},
     {"structured_outputs", "{}", "structured_outputs"},
     {"structured_outputs", R"({"json": {}, "regex": "a"})", "structured_outputs.regex"},
@@ -399,6 +402,28 @@ TEST_F(BadBodies, StreamOptionsAreChecked) {
   body["stream_options"] = nullptr;
   body["prompt_logprobs"] = 1;
   ExpectRefused("/v1/completions", body.dump(), "prompt_logprobs");
+}
+
+// An error shows what was sent: on one line, and cut when it is long.
+TEST_F(BadBodies, ErrorsShowTheValue) {
+  const auto message = [&](const char* field, const Json& value) {
+    Json body = chat_;
+    body[field] = value;
+    return server_.Call("/v1/chat/completions", body, 400)["error"]["message"].get<std::string>();
+  };
+  EXPECT_EQ(message("response_format", {{"type", "json"}}),
+            "response_format.type must be text, json_object, json_schema or structural_tag, got "
+            "\"json\"");
+  EXPECT_EQ(message("max_tokens", "5"),
+            "max_tokens must be an integer of at least 1 (and below 2^31), got \"5\"");
+  EXPECT_EQ(message("stream", Json::array()), "stream must be true or false, got []");
+  EXPECT_EQ(message("n", {{"a", {1, nullptr}}}),
+            "n must be an integer in [1, 128], got {\"a\": [1, null]}");
+  EXPECT_EQ(message("stream", "a\nb\"c"), "stream must be true or false, got \"a\\nb\\\"c\"");
+  const std::string cut = message("stream", std::string(100'000, 'x'));
+  EXPECT_EQ(cut, "stream must be true or false, got \"" + std::string(64, 'x') + "...\"");
+  EXPECT_LT(message("stream", Json(std::vector<std::string>(100'000, "x"))).size(), 120u);
+  EXPECT_EQ(message("stop", {"a", ""}), "stop[1] must have 1 to 1024 bytes, got 0");
 }
 
 TEST_F(BadBodies, BudgetsBoundTheWholeRequest) {

@@ -1,5 +1,7 @@
 #include "serve/chat_translation.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "serve/ignored_fields.h"
@@ -15,7 +17,7 @@ Parsed<TranslatedRequest> ChatTranslation::Run() {
   Read();
   if (reader_.error()) return *reader_.error();
   return TranslatedRequest{chat_.dump(-1, ' ', false, OrderedJson::error_handler_t::replace),
-                           IgnoredHeaderValue(reader_)};
+                           IgnoredHeaderValue(reader_), std::move(names_)};
 }
 
 OrderedJson ChatTranslation::Take(const char* name) {
@@ -23,7 +25,13 @@ OrderedJson ChatTranslation::Take(const char* name) {
 }
 
 void ChatTranslation::Copy(const char* from, const char* to) {
+  names_.Add(to, from);
   if (reader_.Find(from) != nullptr) chat_[to] = body_[from];
+}
+
+void ChatTranslation::AddMessage(const std::string& where, OrderedJson message) {
+  names_.Add(fmt::format("messages[{}]", chat_["messages"].size()), where);
+  chat_["messages"].push_back(std::move(message));
 }
 
 void ChatTranslation::AskForUsage() {

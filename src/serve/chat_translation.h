@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "serve/field_names.h"
 #include "serve/field_reader.h"
 #include "serve/parse_common.h"
 #include "serve/request.h"
@@ -20,6 +21,7 @@ inline constexpr int64_t kMaxTokensMax = std::numeric_limits<int32_t>::max();
 struct TranslatedRequest {
   std::string chat;     // a body of POST /v1/chat/completions, or of the route that answers
   std::string ignored;  // IgnoredHeaderValue of the other API's fields
+  FieldNames names;     // of the chat's fields, for errors
 };
 
 class ChatTranslation {
@@ -39,8 +41,11 @@ class ChatTranslation {
 
   // The field, with keys in the client's order; null if it is absent, and after an error.
   OrderedJson Take(const char* name);
+  // `to` is the chat's name of the field.
   void Copy(const char* from, const char* to);
   void Copy(const char* name) { Copy(name, name); }
+  // The next message of the chat; `where` is what it comes from.
+  void AddMessage(const std::string& where, OrderedJson message);
   // The last chunk of a stream has the usage, as these APIs have it.
   void AskForUsage();
 
@@ -48,6 +53,7 @@ class ChatTranslation {
   const std::string_view text_;
   FieldReader reader_;
   OrderedJson chat_ = OrderedJson::object();
+  FieldNames names_;
 
  private:
   OrderedJson body_;

@@ -1,13 +1,13 @@
 #include "serve/choice.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
-#include "base/sha256.h"
+#include "serve/call_ids.h"
 
 namespace millrace::serve {
 namespace {
+
+constexpr char kNoTokenLeft[] = "no_token_left";  // a stop_reason
 
 TokenAlternative Alternative(const text::Tokenizer& tokenizer, const TokenLogprob& token) {
   return {.id = token.token,
@@ -93,7 +93,7 @@ bool Choice::Apply(const RequestOutput& output) {
     text_.Add(token, text);
     Show(text);
     if (text_.stop()) {
-      Finish("stop", params_.stop[*text_.stop()]);
+      Finish("stop", params_.stop[*text_.stop()], true);
       return !output.finish;
     }
   }
@@ -104,13 +104,19 @@ bool Choice::Apply(const RequestOutput& output) {
     Show(text);
   }
   if (text_.stop()) {
-    Finish("stop", params_.stop[*text_.stop()]);
+    Finish("stop", params_.stop[*text_.stop()], true);
     return false;
   }
   const auto& ids = params_.stop_token_ids;
   const bool by_id =
       output.stop_token && std::find(ids.begin(), ids.end(), *output.stop_token) != ids.end();
-  Finish(std::string(FinishReasonName(*output.finish)), by_id ? Json(*output.stop_token) : Json());
+  Json stop_reason = by_id ? Json(*output.stop_token) : Json();
+  // Only masks that leave no token cut an answer before its length.
+  const bool cut = output.finish == FinishReason::kLength && !setup_.hide_generated &&
+                   generated_ < setup_.max_tokens;
+  if (cut) stop_reason = kNoTokenLeft;
+  Finish(std::string(FinishReasonName(*output.finish)), std::move(stop_reason),
+         by_id || !output.stop_token);
   return false;
 }
 
@@ -133,17 +139,12 @@ void Choice::Add(const text::AnswerPieces& pieces) {
     }
     CallPart& part = part_.calls.back();
     if (!delta.name.empty()) {
-      part.id = CallId(delta.index);
+      part.id = NewCallId(setup_.call_ids, setup_.response_id, setup_.index,
+                          setup_.split.first_call + delta.index, delta.name);
       part.name = delta.name;
     }
     part.arguments += delta.arguments;
   }
-}
-
-// The same after a restart of the server.
-std::string Choice::CallId(int call) const {
-  const std::string name = fmt::format("{}/{}/{}", setup_.call_id_seed, setup_.index, call);
-  return "call_" + Hex(Sha256Of(name)).substr(0, 24);
 }
 
 void Choice::AddReport(TokenId token, const PositionLogprobs* logprobs) {
@@ -153,12 +154,12 @@ void Choice::AddReport(TokenId token, const PositionLogprobs* logprobs) {
   text_offset_ += ShownCharacters(*tokenizer_, token, params_.skip_special_tokens);
 }
 
-void Choice::Finish(std::string reason, Json stop_reason) {
+void Choice::Finish(std::string reason, Json stop_reason, bool cut) {
   if (parser_) {
     text::AnswerPieces pieces;
-    parser_->Finish(pieces);
+    parser_->Finish(pieces, cut);
     Add(pieces);
-    if (reason == "stop" && parser_->calls() > 0) reason = "tool_calls";
+    if (reason == "stop" && parser_->has_whole_calls()) reason = "tool_calls";
   }
   finish_reason_ = reason;
   part_.finish_reason = std::move(reason);

@@ -33,11 +33,13 @@ class Choice {
     bool echo_reports = false;    // the prompt's log-probabilities belong to the echo
     bool hide_generated = false;  // the client asked for the echo only
     bool hide_logprobs = false;   // they only tell which answers are the likeliest
+    int max_tokens = 0;           // of the sequence
     AnswerSplit split = {};
-    bool token_ids = false;         // its parts have ids, the first one those of the prompt too
-    bool tokens_as_ids = false;     // as ChoicePart
-    bool keeps_tokens = false;      // for the request log
-    std::string call_id_seed = {};  // ids of tool calls follow from it
+    bool token_ids = false;        // its parts have ids, the first one those of the prompt too
+    bool tokens_as_ids = false;    // as ChoicePart
+    bool keeps_tokens = false;     // for the request log
+    std::string response_id = {};  // ids of tool calls follow from it
+    text::CallIds call_ids = text::CallIds::kAny;
   };
   Choice(std::shared_ptr<const text::Tokenizer> tokenizer, const SamplingParams& params,
          std::span<const TokenId> prompt, Setup setup);
@@ -69,9 +71,9 @@ class Choice {
  private:
   void Show(const std::string& text);
   void Add(const text::AnswerPieces& pieces);
-  std::string CallId(int call) const;
   void AddReport(TokenId token, const PositionLogprobs* logprobs);
-  void Finish(std::string reason, Json stop_reason);
+  // `cut`: the model did not end the answer itself.
+  void Finish(std::string reason, Json stop_reason, bool cut);
 
   std::shared_ptr<const text::Tokenizer> tokenizer_;
   const SamplingParams& params_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/task_barrier.h"
 #include "serve/ignored_fields.h"
 
 namespace millrace::serve {
@@ -119,7 +120,12 @@ void Embedding::Run() {
     MutexLock lock(mutex_);
     mails.swap(mailbox_);
   }
-  for (Mail& mail : mails) Take(mail);
+  for (Mail& mail : mails) {
+    if (RunTask("a request for vectors", [&] { Take(mail); })) continue;
+    RunTask("the end of a request for vectors", [this] {
+      if (!error_) error_ = FromStatus(Internal(Printable(spec_.request_id) + " was given up"));
+    });
+  }
   const bool due = error_ || arrived_ == vectors_.size();
   bool answers = false;
   {
@@ -127,7 +133,7 @@ void Embedding::Run() {
     answers = due && !std::exchange(answered_, answered_ || due);
   }
   if (answers) {
-    Answer();
+    RunTask("a request for vectors", [this] { Answer(); });
     NoteDelivered();
   }
   MutexLock lock(mutex_);

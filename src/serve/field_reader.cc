@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/log.h"
 
@@ -13,18 +14,44 @@ namespace {
 
 constexpr size_t kDescribedBytesMax = 64;
 constexpr size_t kInnerIgnoredMax = 16;
+// More are not remembered; an answer names far fewer.
+constexpr size_t kIgnoredKeptMax = 256;
+
+void AppendText(std::string_view text, std::string& out) {
+  const bool whole = text.size() <= kDescribedBytesMax;
+  out += DumpJson(Json(std::string(text.substr(0, kDescribedBytesMax))));
+  if (!whole) out.insert(out.size() - 1, "...");
+}
+
+// Stops soon after kDescribedBytesMax bytes, however large the value is.
+void AppendShort(const Json& value, std::string& out) {
+  const auto full = [&out] { return out.size() > kDescribedBytesMax; };
+  if (value.is_string()) return AppendText(value.get_ref<const std::string&>(), out);
+  if (!value.is_structured()) {
+    out += DumpJson(value);
+    return;
+  }
+  out += value.is_object() ? '{' : '[';
+  bool first = true;
+  for (const auto& [name, item] : value.items()) {
+    if (full()) return;
+    if (!std::exchange(first, false)) out += ", ";
+    if (value.is_object()) {
+      AppendText(name, out);
+      out += ": ";
+    }
+    AppendShort(item, out);
+  }
+  out += value.is_object() ? '}' : ']';
+}
 
 }  // namespace
 
 std::string Describe(const Json& value) {
-  switch (value.type()) {
-    case Json::value_t::null: return "null";
-    case Json::value_t::boolean: return value.get<bool>() ? "true" : "false";
-    case Json::value_t::string: return "a string";
-    case Json::value_t::array: return fmt::format("an array of {}", value.size());
-    case Json::value_t::object: return "an object";
-    default: return Printable(DumpJson(value), kDescribedBytesMax);
-  }
+  std::string text;
+  AppendShort(value, text);
+  // Room for the quotation marks of a string, and for the three dots inside them.
+  return Printable(text, value.is_string() ? text.size() : kDescribedBytesMax);
 }
 
 IntegerOrError ReadInteger(const Json& value, int64_t low, int64_t high) {
@@ -75,7 +102,9 @@ void FieldReader::Int(const char* name, int64_t low, int64_t high, std::optional
 void FieldReader::Bits(const char* name, std::optional<uint64_t>& out) {
   const Json* value = Find(name);
   if (value == nullptr) return;
-  if (!value->is_number_integer()) return WrongType(name, "a 64-bit integer", *value);
+  if (!value->is_number_integer()) {
+    return WrongType(name, "an integer from -2^63 to 2^64 - 1", *value);
+  }
   out = value->is_number_unsigned() ? value->get<uint64_t>()
                                     : static_cast<uint64_t>(value->get<int64_t>());
 }
@@ -146,6 +175,10 @@ void FieldReader::Ignore(const char* name, const Json& usual) {
   if (value != nullptr && *value != usual) AddIgnored(name);
 }
 
+void FieldReader::AddIgnored(const std::string& name) {
+  if (ignored_.size() < kIgnoredKeptMax) ignored_.push_back(prefix_ + name);
+}
+
 void FieldReader::AddIgnoredOf(const FieldReader& inner) {
   for (std::string& name : inner.IgnoredFields(kInnerIgnoredMax)) {
     ignored_.push_back(std::move(name));
@@ -154,9 +187,9 @@ void FieldReader::AddIgnoredOf(const FieldReader& inner) {
 
 std::vector<std::string> FieldReader::IgnoredFields(size_t max) const {
   std::vector<std::string> names = ignored_;
-  if (names.size() > max) names.resize(max);
+  const size_t end = names.size() + max;
   for (const auto& [name, value] : object_.items()) {
-    if (names.size() == max) break;
+    if (names.size() == end) break;
     if (value.is_null() || std::ranges::find(known_, name) != known_.end()) continue;
     names.push_back(prefix_ + name);
   }

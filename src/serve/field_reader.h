@@ -4,8 +4,10 @@
 // which must outlive it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,10 +45,22 @@ class FieldReader {
   // Accepts the field without effect. It counts as ignored unless it is null or `usual`.
   void Ignore(const char* name, const Json& usual = nullptr);
   // Counts the field as ignored.
-  void AddIgnored(const char* name) { ignored_.push_back(prefix_ + name); }
+  void AddIgnored(const std::string& name);
+  // Counts those members of an object inside this one as ignored that are not `known` and are set
+  // to anything but null, false, "", [] or {}. `where` is the object's path. Json or OrderedJson.
+  template <typename Object>
+  void IgnoreUnknown(const std::string& where, const Object& object,
+                     std::initializer_list<std::string_view> known) {
+    if (!object.is_object()) return;
+    for (const auto& [name, value] : object.items()) {
+      const bool unset = value.empty() || value == Object(false) || value == Object("");
+      if (!unset && std::ranges::find(known, name) == known.end()) AddIgnored(where + "." + name);
+    }
+  }
   // Adds the ignored fields of an object inside this one.
   void AddIgnoredOf(const FieldReader& inner);
-  // The ignored fields, and the fields that are set but were never looked up; at most `max`.
+  // The ignored fields, and the fields that are set but were never looked up; of these the first
+  // `max`.
   std::vector<std::string> IgnoredFields(size_t max) const;
 
   void Fail(ApiError error);
@@ -64,7 +78,7 @@ class FieldReader {
   std::vector<std::string> ignored_;
 };
 
-// Describes a client's value for an error text: "a string", "an array of 3", "12". Bounded.
+// A client's value for an error text: its JSON on one line, cut when it is long.
 std::string Describe(const Json& value);
 
 // The integer in [low, high], or what is wrong: "must be an integer in [0, 5], got 7".

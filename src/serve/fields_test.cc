@@ -117,6 +117,46 @@ TEST(Fields, TheLastMessageIsContinued) {
             "continue_final_message");
 }
 
+TEST(Fields, EarlierReasoningMayHaveItsOtherName) {
+  TestServerOptions options;
+  options.service.takes_templates = true;
+  TestServer server(std::move(options));
+  const auto prompt = [&](const Json& more) {
+    Json message = {{"role", "assistant"}, {"content", "a"}};
+    message.update(more);
+    const Json body =
+        Chat({{"messages", {message}}, {"chat_template", "x{{ messages[0].reasoning_content }}"}});
+    return server.Call("/v1/chat/completions", body)["usage"]["prompt_tokens"].get<int>();
+  };
+  EXPECT_EQ(prompt({{"reasoning_content", "12345"}}), 6);
+  EXPECT_EQ(prompt({{"reasoning", "12345"}}), 6);
+  EXPECT_EQ(prompt({{"reasoning", "12345"}, {"reasoning_content", "1"}}), 2);
+}
+
+// OpenAI has the schema in an object of its own; llama.cpp and others also take it beside the type.
+TEST(Fields, SchemasBesideTheTypeConstrain) {
+  const Json schema = {{"enum", {"x"}}};
+  const auto parsed = [](const Json& format) {
+    const auto made = ParseChatRequest(DumpJson(Chat({{"response_format", format}})),
+                                       {.vocab_size = kTinyVocab, .max_model_len = 64});
+    return std::get<ChatRequest>(made).options;
+  };
+  const GenerationOptions wrapped =
+      parsed({{"type", "json_schema"}, {"json_schema", {{"schema", schema}}}});
+  EXPECT_FALSE(wrapped.params.grammar.empty());
+  for (const char* type : {"json_object", "json_schema"}) {
+    const GenerationOptions beside = parsed({{"type", type}, {"schema", schema}});
+    EXPECT_EQ(beside.params.grammar, wrapped.params.grammar);
+    EXPECT_EQ(beside.constraint_field, "response_format.schema");
+    EXPECT_EQ(beside.ignored, "");
+  }
+  TestServer server;
+  const Json unsound = {{"type", "json_object"}, {"schema", {{"type", "what"}}}};
+  const Json body = Chat({{"response_format", unsound}});
+  EXPECT_EQ(server.Call("/v1/chat/completions", body, 400)["error"]["param"],
+            "response_format.schema");
+}
+
 TEST(Pings, ComeWhileAStreamIsSilent) {
   TestServerOptions options;
   options.service.ping_after = Duration::Millis(20);

@@ -14,8 +14,14 @@ Parsed<FittedLengths> FitLengths(const GenerationOptions& options, const ParseCo
   int64_t generated = 0;
   int64_t logprobs = 0;
   for (int prompt : prompt_tokens) {
-    const std::optional<int> limit = OutputLimit(params, prompt, context.max_model_len);
-    if (!limit) return ContextTooLong(context.max_model_len, prompt, params.max_tokens);
+    std::optional<int> limit = OutputLimit(params, prompt, context.max_model_len);
+    if (!limit && options.clamps_length && prompt < context.max_model_len) {
+      limit = context.max_model_len - prompt;
+    }
+    if (!limit) {
+      return ContextTooLong(context.max_model_len, prompt,
+                            options.clamps_length ? std::nullopt : params.max_tokens);
+    }
     const int max_tokens = *limit;
     if (params.min_tokens > max_tokens) {
       return BadField("min_tokens",

@@ -1,13 +1,21 @@
 #include "serve/generation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "base/log.h"
+#include "base/task_barrier.h"
 #include "serve/stream_pings.h"
 #include "serve/stream_record.h"
 
 namespace millrace::serve {
+namespace {
+
+constexpr const char* kTask = "a request for text";  // for the log
+
+}  // namespace
 
 void Generation::Begin(std::shared_ptr<ModelContext> model_context, GenerationSpec spec,
                        std::shared_ptr<net::HttpReply> reply) {
@@ -151,20 +159,25 @@ Generation::Generation(std::shared_ptr<ModelContext> model_context, GenerationSp
       answer_(spec_.format, spec_.head, reply_),
       prompts_(spec_.prompts.size()) {
   const SamplingParams& params = spec_.options.params;
+  const ServedModel& model = model_context_->model;
+  const text::CallIds call_ids = text::CallIdsOf(
+      model.chat_template ? model.chat_template->tool_source() : "", model.tool_format);
   choices_.reserve(spec_.prompts.size() * static_cast<size_t>(params.n));
   for (const PromptInput& prompt : spec_.prompts) {
     for (int i = 0; i < params.n; ++i) {
-      choices_.emplace_back(model_context_->model.tokenizer, params, prompt.tokens,
+      choices_.emplace_back(model.tokenizer, params, prompt.tokens,
                             Choice::Setup{.index = static_cast<int>(choices_.size()),
                                           .echo = prompt.echo,
                                           .echo_reports = spec_.echo && params.logprobs,
                                           .hide_generated = spec_.echo_only,
                                           .hide_logprobs = spec_.options.hides_logprobs,
+                                          .max_tokens = prompt.max_tokens,
                                           .split = spec_.split,
                                           .token_ids = spec_.options.token_ids,
                                           .tokens_as_ids = spec_.options.tokens_as_ids,
                                           .keeps_tokens = !spec_.body.empty(),
-                                          .call_id_seed = spec_.head.id});
+                                          .response_id = spec_.head.id,
+                                          .call_ids = call_ids});
     }
   }
   model_context_->registry.Enter();
@@ -206,8 +219,11 @@ std::optional<ApiError> Generation::RefuseEarly() const {
   return EarlyRefusal(model_context_->limits, *model_context_->refuse_beyond, *predicted);
 }
 
-std::optional<ApiError> Generation::SubmitOne(int prompt) {
+// With `sequence` the request is for that one alone, with the seed that it has among the others. A
+// journal does not resume it.
+Result<RequestId> Generation::Submit(int prompt, std::optional<int> sequence) {
   const PromptInput& input = spec_.prompts[static_cast<size_t>(prompt)];
+  PromptState& state = prompts_[static_cast<size_t>(prompt)];
   cluster::GenerationRequest request;
   request.external_id = spec_.request_id;
   request.prompt = input.tokens;
@@ -217,33 +233,60 @@ std::optional<ApiError> Generation::SubmitOne(int prompt) {
   request.cache_salt = spec_.cache_salt;
   request.client = spec_.owner;
   request.prompt_cache_key = spec_.options.prompt_cache_key;
-  request.front_end = EncodeStreamRecord(spec_, prompt);
-  if (prompt > 0) {
+  if (!sequence) {
+    request.front_end = EncodeStreamRecord(spec_, prompt);
+  } else {
+    request.params.n = 1;
+    if (*sequence > 0) request.params.seed = SequenceSeed(state.seed, *sequence);
+  }
+  {
     MutexLock lock(mutex_);
-    request.joins = submitted_.front();
+    if (!submitted_.empty()) request.joins = submitted_.front();
   }
   Result<RequestId> id = model_context_->model.engine->Submit(
-      std::move(request), [self = shared_from_this(), prompt](RequestOutput&& output) {
+      std::move(request), [self = shared_from_this(), prompt, sequence](RequestOutput&& output) {
+        if (sequence) output.index = *sequence;
         self->Deliver(prompt, std::move(output));
       });
-  if (!id.ok()) {
-    return FromStatus(id.status(), spec_.format.chat ? "messages" : "prompt");
+  if (!id.ok()) return id;
+  if (sequence.value_or(0) == 0) {
+    state.seed = spec_.options.params.seed.value_or(model_context_->model.engine->DrawnSeed(*id));
   }
-  prompts_[static_cast<size_t>(prompt)].seed =
-      spec_.options.params.seed.value_or(model_context_->model.engine->DrawnSeed(*id));
   Submitted(*id, prompt);
+  return id;
+}
+
+std::optional<ApiError> Generation::SubmitOne(int prompt) {
+  const SamplingParams& params = spec_.options.params;
+  const Result<RequestId> id = Submit(prompt, {});
+  if (id.ok()) return std::nullopt;
+  const bool too_large = id.status().code() == StatusCode::kInvalidArgument;
+  if (too_large && params.n > 1 && !params.beam_search) return SubmitInParts(prompt);
+  return FromStatus(id.status(), spec_.format.chat ? "messages" : "prompt");
+}
+
+// Sequences that do not fit together are requests of their own, which wait for each other where
+// they must.
+std::optional<ApiError> Generation::SubmitInParts(int prompt) {
+  const int n = spec_.options.params.n;
+  prompts_[static_cast<size_t>(prompt)].parts = n;
+  for (int i = 0; i < n; ++i) {
+    const Result<RequestId> id = Submit(prompt, i);
+    if (!id.ok()) return FromStatus(id.status(), spec_.format.chat ? "messages" : "prompt");
+  }
   return std::nullopt;
 }
 
 void Generation::Submitted(RequestId id, int prompt) {
   const PromptInput& input = spec_.prompts[static_cast<size_t>(prompt)];
+  const int parts = prompts_[static_cast<size_t>(prompt)].parts;
   model_context_->registry.Add({.id = id,
                                 .response_id = spec_.head.id,
                                 .external_id = spec_.request_id,
                                 .route = spec_.route,
                                 .prompt_index = prompt,
                                 .prompt_tokens = static_cast<int>(input.tokens.size()),
-                                .n = spec_.options.params.n,
+                                .n = spec_.options.params.n / parts,
                                 .stream = spec_.format.stream,
                                 .arrived = spec_.arrived,
                                 .asked = {.max_tokens = input.max_tokens,
@@ -298,8 +341,26 @@ void Generation::Run() {
     answered_ = answered_ || cancelled_;
   }
   if (overflowed && !answered_) Fail(Unready("The server could not keep up with this request."));
-  for (Mail& mail : output) Process(mail);
-  if (!answered_) {
+  // A part of the work that throws, because there is no memory for example, fails this request and
+  // no other.
+  const auto guarded = [this](const auto& part) {
+    if (RunTask(kTask, part)) return true;
+    const bool told = RunTask(kTask, [this] {
+      Fail(FromStatus(Internal(fmt::format("{} was given up", Printable(spec_.request_id)))));
+    });
+    answered_ = true;
+    if (!told) RunTask(kTask, [this] { Cancel(); });
+    return false;
+  };
+  for (Mail& mail : output) {
+    if (guarded([&] { Process(mail); }) || !mail.output.times) continue;
+    RunTask(kTask, [&] {
+      model_context_->registry.End(mail.output.request, "error", 0, mail.output.times,
+                                   mail.output.account);
+    });
+  }
+  guarded([&] {
+    if (answered_) return;
     if (Complete()) {
       answered_ = true;
       Finish();
@@ -307,7 +368,7 @@ void Generation::Run() {
       answered_ = true;
       Cancel();
     }
-  }
+  });
   if (answered_ && !std::exchange(delivered_, true)) NoteDelivered();
   MutexLock lock(mutex_);
   scheduled_ = false;
@@ -342,11 +403,11 @@ void Generation::Process(Mail& mail) {
   if (!choice.finished()) {
     if (!output.tokens.empty()) ObserveLatency(mail, state, choice);
     if (ApplyOutput(choice, output)) {
-      model_context_->model.engine->Abort(output.request, output.index);
+      model_context_->model.engine->Abort(output.request, state.parts > 1 ? 0 : output.index);
     }
     if (choice.finished()) ++finished_choices_;
   }
-  if (output.times) EndPrompt(mail);
+  if (output.times) EndRequest(mail);
   if (answered_) return;
   if (choice.finish_reason() == "error") {
     MR_LOG(warn, "request {} ({}) failed: {}", output.request.value(), Printable(spec_.request_id),
@@ -371,7 +432,10 @@ void Generation::TakeFingerprint(int prompt, const RequestOutput& output) {
 void Generation::TakePromptReports(int prompt, const RequestOutput& output) {
   const SamplingParams& params = spec_.options.params;
   PromptState& state = prompts_[static_cast<size_t>(prompt)];
-  if (output.prompt_logprobs.empty() || state.reports) return;
+  // A prompt of one token has none, and its report says so.
+  const bool single = spec_.prompts[static_cast<size_t>(prompt)].tokens.size() == 1 &&
+                      params.prompt_logprobs && !output.tokens.empty();
+  if ((output.prompt_logprobs.empty() && !single) || state.reports) return;
   state.reports = PromptReports(*model_context_->model.tokenizer,
                                 spec_.prompts[static_cast<size_t>(prompt)].tokens,
                                 output.prompt_logprobs, params.skip_special_tokens);

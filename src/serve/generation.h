@@ -79,7 +79,9 @@ class Generation : public std::enable_shared_from_this<Generation> {
     bool first_token_seen = false;
     std::optional<Duration> ttft;  // unset also if it was before a restart
     TokenReports reports;
-    uint64_t seed = 0;  // if it is logged
+    uint64_t seed = 0;
+    // Requests of the engine that compute its sequences: one, or as many as there are sequences.
+    int parts = 1, parts_ended = 0;
     bool ended = false;
     std::optional<AnswerTimes> times;  // once it has ended
   };
@@ -99,6 +101,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void SubmitAll();
   std::optional<ApiError> RefuseEarly() const;
   std::optional<ApiError> SubmitOne(int prompt);
+  std::optional<ApiError> SubmitInParts(int prompt);
+  Result<RequestId> Submit(int prompt, std::optional<int> sequence);
   void Submitted(RequestId id, int prompt);
   // Aborts all submitted requests and stops answering. Any thread.
   void Cancel();
@@ -116,7 +120,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<Choice> TakeLikeliest(size_t kept);
   void Log(const std::vector<Choice>& answers) const;
   void ObserveLatency(const Mail& mail, PromptState& state, Choice& choice);
-  void EndPrompt(const Mail& mail);
+  void EndRequest(const Mail& mail);
+  FinishedRequest EndPrompt(const Mail& mail);
   void Fail(const ApiError& error);
   UsageCounts Usage() const;
 

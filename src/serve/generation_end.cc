@@ -75,7 +75,27 @@ void Generation::ObserveLatency(const Mail& mail, PromptState& state, Choice& ch
   choice.last_token_at = mail.at;
 }
 
-void Generation::EndPrompt(const Mail& mail) {
+void Generation::EndRequest(const Mail& mail) {
+  PromptState& state = prompts_[static_cast<size_t>(mail.prompt)];
+  const bool whole = ++state.parts_ended == state.parts;
+  std::string reason;
+  int tokens = 0;
+  if (whole) {
+    const FinishedRequest finished = EndPrompt(mail);
+    reason = finished.reason;
+    tokens = finished.generation_tokens;
+  }
+  if (state.parts > 1) {
+    const int n = spec_.options.params.n;
+    const Choice& choice = choices_[static_cast<size_t>(mail.prompt * n + mail.output.index)];
+    reason = choice.finish_reason();
+    tokens = choice.generated_tokens();
+  }
+  model_context_->registry.End(mail.output.request, reason, tokens, mail.output.times,
+                               mail.output.account);
+}
+
+FinishedRequest Generation::EndPrompt(const Mail& mail) {
   const SamplingParams& params = spec_.options.params;
   const PromptInput& input = spec_.prompts[static_cast<size_t>(mail.prompt)];
   FinishedRequest finished;
@@ -103,8 +123,7 @@ void Generation::EndPrompt(const Mail& mail) {
     state.times = AnswerTimes{*state.ttft, finished.e2e, *phases};
   }
   model_context_->metrics.ObserveFinished(finished);
-  model_context_->registry.End(mail.output.request, std::string(finished.reason),
-                               finished.generation_tokens, mail.output.times, mail.output.account);
+  return finished;
 }
 
 void Generation::Fail(const ApiError& error) {

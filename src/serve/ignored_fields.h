@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "serve/field_reader.h"
@@ -19,8 +21,15 @@ void IgnoreKnownFields(FieldReader& reader);
 // Such fields that only /v1/chat/completions has.
 void IgnoreKnownChatFields(FieldReader& reader);
 
+// Names the fields inside messages, tools and tool_choice that have no effect. The template gets
+// messages and tools whole: what it may show has an effect.
+void IgnoreUnknownInConversation(FieldReader& reader, std::string_view chat_template);
+
 // The value of the header: the ignored and the unknown fields, separated by commas; "" if there are
 // none. Characters that are unsafe in a header become '?'.
 std::string IgnoredHeaderValue(const FieldReader& reader);
+// The same of two values, `first` with its names changed by `rename`.
+std::string JoinIgnored(std::string_view first, std::string_view second,
+                        const std::function<std::string(std::string_view)>& rename);
 
 }  // namespace millrace::serve

@@ -106,7 +106,74 @@ TEST_F(IgnoredFields, UnknownFieldsAreNamedToo) {
   EXPECT_EQ(Ignored("/detokenize", {{"tokens", {5}}, {"skip", 1}}), "skip");
 }
 
+TEST_F(IgnoredFields, UnknownFieldsInsideOthersAreNamedByTheirPaths) {
+  const auto with = [](const char* field, Json value) { return Json{{field, std::move(value)}}; };
+  const Json schema = {{"type", "object"}, {"x-own", 1}};
+  EXPECT_EQ(
+      Ignored(kChat, ChatBody(), with("response_format", {{"type", "text"}, {"schema", schema}})),
+      "response_format.schema");
+  EXPECT_EQ(Ignored(kChat, {{"messages",
+                             {{{"role", "user"},
+                               {"content", {{{"type", "text"}, {"text", "a"}, {"lang", "en"}}}},
+                               {"mood", "sad"}}}},
+                            {"max_tokens", 1}}),
+            "messages[0].content[0].lang, messages[0].mood");
+  EXPECT_EQ(
+      Ignored(kChat, ChatBody(), {{"stream", true}, {"stream_options", {{"include_all", true}}}}),
+      "stream_options.include_all");
+  EXPECT_EQ(Ignored("/v1/rerank",
+                    {{"query", "a"}, {"documents", {{{"text", "b"}, {"image", "c"}}, "d"}}}),
+            "documents[0].image");
+  EXPECT_EQ(Ignored("/tokenize", {{"messages", {{{"role", "user"}, {"content", "a"}, {"k", 1}}}}}),
+            "messages[0].k");
+}
+
+// What clients repeat of an answer, and what is unset, is no news.
+TEST_F(IgnoredFields, UsualMembersOfMessagesAreNotNamed) {
+  const Json call = {{"id", "c"},
+                     {"type", "function"},
+                     {"index", 0},
+                     {"function", {{"name", "f"}, {"arguments", "{}"}}}};
+  const Json messages = {{{"role", "user"}, {"content", "a"}, {"name", "n"}},
+                         {{"role", "assistant"},
+                          {"content", nullptr},
+                          {"refusal", nullptr},
+                          {"annotations", Json::array()},
+                          {"audio", nullptr},
+                          {"function_call", nullptr},
+                          {"reasoning_content", "r"},
+                          {"tool_calls", {call}}},
+                         {{"role", "tool"}, {"content", "b"}, {"tool_call_id", "c"}}};
+  EXPECT_EQ(Ignored(kChat, {{"messages", messages}, {"max_tokens", 1}}), "");
+}
+
+// A template may show any member of a message, and shows tools as a whole.
+TEST(IgnoredFieldsOfTemplates, WhatTheTemplateShowsHasAnEffect) {
+  TestServerOptions options;
+  options.service.takes_templates = true;
+  TestServer server(std::move(options));
+  Json body = ChatBody();
+  body["messages"][0]["mood"] = "sad";
+  body["tools"] = Tools();
+  body["tools"][0]["function"]["kind"] = "k";
+  body["tool_choice"] = "none";
+  const auto ignored = [&](const char* source) {
+    body["chat_template"] = source;
+    auto reply = server.Post(kChat, body);
+    EXPECT_TRUE(reply->WaitDone());
+    EXPECT_EQ(reply->status(), 200) << reply->body();
+    return reply->Header("x-millrace-ignored");
+  };
+  EXPECT_EQ(ignored("x{{ messages[0].content }}"), "messages[0].mood, tools[0].function.kind");
+  EXPECT_EQ(ignored("x{{ messages[0].mood }}"), "tools[0].function.kind");
+  EXPECT_EQ(ignored("x{{ messages | tojson }}{{ tools | tojson }}"), "");
+}
+
 TEST_F(IgnoredFields, NamesAreBoundedAndSafeInAHeader) {
+  Json nested = ChatBody();
+  for (int i = 10; i < 60; ++i) nested["messages"][0]["zz" + std::to_string(i)] = i;
+  const std::string paths = Ignored(kChat, nested);
+  EXPECT_EQ(std::count(paths.begin(), paths.end(), ','), 16) << paths;
   Json many = CompletionBody();
   for (int i = 10; i < 40; ++i) many["zz" + std::to_string(i)] = i;
   const std::string value = Ignored(kCompletions, many);
@@ -176,6 +243,19 @@ TEST_F(IgnoredFields, FieldsThatWouldChangeTheAnswerAreRefused) {
     body[c.field] = nullptr;
     server_.Call(c.path, body);
   }
+}
+
+TEST(JoinedHeaders, HaveEachNameOnceInOrder) {
+  const auto same = [](std::string_view name) { return std::string(name); };
+  EXPECT_EQ(JoinIgnored("b, d", "a, b", same), "a, b, d");
+  EXPECT_EQ(JoinIgnored("", "", same), "");
+  EXPECT_EQ(JoinIgnored("x", "", [](std::string_view) { return "y z"; }), "y?z");
+  EXPECT_EQ(JoinIgnored("a, ...", "b", same), "a, b, ...");
+  std::string many = "n10";
+  for (int i = 11; i < 30; ++i) many += ", n" + std::to_string(i);
+  const std::string cut = JoinIgnored(many, "a", same);
+  EXPECT_TRUE(cut.starts_with("a, n10, ")) << cut;
+  EXPECT_TRUE(cut.ends_with("n24, ...")) << cut;
 }
 
 TEST_F(IgnoredFields, MessagesHaveOneOfTheKnownRoles) {

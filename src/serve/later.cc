@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -9,18 +10,24 @@
 
 namespace millrace::serve {
 
-void CallLater(WorkerPool& pool, RequestRegistry& registry, const char* what, Call call,
-               std::function<void(Call)> task) {
+void CallLater(BodyPool& pool, RequestRegistry& registry, const char* what, Call call,
+               std::function<void(Call)> task, size_t bytes_at_least) {
   auto shared = std::make_shared<Call>(std::move(call));
   registry.Enter();
-  const bool taken = pool.TryPost([&registry, task = std::move(task), shared] {
-    if (!shared->reply->disconnected()) task(std::move(*shared));
-    registry.Leave();
-  });
-  if (taken) return;
-  registry.Leave();
-  shared->reply->Send(ErrorResponse(FromStatus(
-      ResourceExhausted(fmt::format("Too many {} are waiting; try again in a moment.", what)))));
+  pool.Post({.owner = shared->owner,
+             .bytes = std::max(shared->request.body.size(), bytes_at_least),
+             .run =
+                 [&registry, task = std::move(task), shared] {
+                   const RequestRegistry::LeaveAtEnd leave(registry);
+                   if (!shared->reply->disconnected()) task(std::move(*shared));
+                 },
+             .unwanted = [shared] { return shared->reply->disconnected(); },
+             .refuse =
+                 [&registry, shared, what] {
+                   const RequestRegistry::LeaveAtEnd leave(registry);
+                   shared->reply->Send(ErrorResponse(FromStatus(ResourceExhausted(
+                       fmt::format("Too many {} are waiting; try again in a moment.", what)))));
+                 }});
 }
 
 }  // namespace millrace::serve

@@ -3,15 +3,16 @@
 
 #include <functional>
 
+#include "serve/body_pool.h"
 #include "serve/request_registry.h"
 #include "serve/router.h"
-#include "serve/worker_pool.h"
 
 namespace millrace::serve {
 
 // Runs the task with the call, unless its client has left by then; answers with a 429 if too many
-// of `what`, such as "large requests", wait. Draining waits for it.
-void CallLater(WorkerPool& pool, RequestRegistry& registry, const char* what, Call call,
-               std::function<void(Call)> task);
+// of `what`, such as "large requests", wait. Draining waits for it. `bytes_at_least`: the body is
+// compressed and known to be larger.
+void CallLater(BodyPool& pool, RequestRegistry& registry, const char* what, Call call,
+               std::function<void(Call)> task, size_t bytes_at_least = 0);
 
 }  // namespace millrace::serve

@@ -1,49 +1,19 @@
-// Anthropic's Messages API over the chat route: requests to chat requests, answers back. Pure,
-// apart from MessagesReply (translated_reply.h); any thread.
+// Anthropic's Messages API over the chat route: its requests as chat requests (messages_reply.h has
+// the answers). Pure; any thread.
 #pragma once
 
-#include <memory>
-#include <optional>
-#include <string>
 #include <string_view>
 
 #include "serve/chat_translation.h"
-#include "serve/translated_reply.h"
 
 namespace millrace::serve {
 
-// A body of POST /v1/messages as one of POST /v1/chat/completions. `count_only`: of
-// /v1/messages/count_tokens, which needs no max_tokens.
-Parsed<TranslatedRequest> ChatOfMessages(std::string_view body, bool count_only);
-
-// {"type": "error", "error": {"type", "message"}}.
-Json MessagesError(const Json& error, int status);
-
-class MessagesReply : public TranslatedReply {
- public:
-  using TranslatedReply::TranslatedReply;
-
- protected:
-  Json Error(const Json& error, int status) override { return MessagesError(error, status); }
-  Json Whole(const Json& answer) override;
-  std::string Chunk(const Json& chunk) override;
-  std::string Done() override;
-  std::string StreamError(const Json& error) override;
-
- private:
-  enum class Block { kNone, kText, kThinking, kToolUse };
-  std::string Begin(const Json& chunk);
-  std::string Open(Block block, Json content);
-  std::string Close();
-  std::string AddText(Block block, const std::string& text);
-  std::string AddCall(const Json& call);
-  int index() const { return blocks_ - 1; }  // of the newest block
-
-  bool begun_ = false;
-  Block block_ = Block::kNone;  // that is open
-  int blocks_ = 0;              // that have been opened
-  std::optional<int> call_;     // of the chat's calls, the one that is open
-  Json finish_reason_, stop_reason_, usage_;
+struct MessagesContext {
+  bool count_only = false;  // /v1/messages/count_tokens, which needs no max_tokens
+  bool reasons = true;      // the model does, as far as is known
 };
+
+// A body of POST /v1/messages as one of POST /v1/chat/completions.
+Parsed<TranslatedRequest> ChatOfMessages(std::string_view body, const MessagesContext& context);
 
 }  // namespace millrace::serve

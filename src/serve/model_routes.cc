@@ -77,7 +77,9 @@ void ModelRoutes::ServerInfo(Call call) {
                                  {"resumable_streams", resumable_}}));
 }
 
-void ModelRoutes::OpenApi(Call call) { call.reply->Send(JsonResponse(OpenApiDocument(version_))); }
+void ModelRoutes::OpenApi(Call call) {
+  call.reply->Send(JsonResponse(OpenApiDocument(version_, root_path_)));
+}
 
 void ModelRoutes::Version(Call call) { call.reply->Send(JsonResponse({{"version", version_}})); }
 

@@ -14,10 +14,11 @@ namespace millrace::serve {
 class ModelRoutes {
  public:
   // `resumable`: streams can be.
-  ModelRoutes(ChatRoutes host, std::string version, bool resumable)
+  ModelRoutes(ChatRoutes host, std::string version, std::string root_path, bool resumable)
       : host_(std::move(host)),
         names_(host_.names),
         version_(std::move(version)),
+        root_path_(std::move(root_path)),
         resumable_(resumable) {}
   // The table's handlers refer to this.
   void AddTo(RouteTable& table);
@@ -32,6 +33,7 @@ class ModelRoutes {
   const ChatRoutes host_;
   const std::vector<std::string> names_;
   const std::string version_;
+  const std::string root_path_;
   const bool resumable_;
 };
 

@@ -3,9 +3,13 @@
 // Pure, apart from the replies (translated_reply.h); any thread.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "serve/chat_translation.h"
 #include "serve/translated_reply.h"
@@ -15,17 +19,46 @@ namespace millrace::serve {
 enum class OllamaRoute { kChat, kGenerate };
 enum class OllamaEmbedRoute { kEmbed, kEmbeddings };
 
-Parsed<TranslatedRequest> ChatOfOllama(std::string_view body, OllamaRoute route);
+struct OllamaContext {
+  OllamaRoute route = OllamaRoute::kChat;
+  bool reasons = true;  // the model does, as far as is known
+};
+
+// What a request without messages, or with an empty prompt, asks for.
+struct OllamaLoad {
+  std::string model;
+  bool unload = false;
+  std::string ignored;  // IgnoredHeaderValue
+};
+
+struct OllamaRequest {
+  TranslatedRequest chat;
+  std::optional<OllamaLoad> load;  // in place of `chat`
+};
+Parsed<OllamaRequest> ReadOllamaRequest(std::string_view body, const OllamaContext& context);
+// The answer to `load`. The model is loaded, and stays so.
+Json OllamaLoadAnswer(const std::string& model, int64_t unix_s, const OllamaLoad& load,
+                      OllamaRoute route);
+
 // A body of POST /v1/embeddings.
 Parsed<TranslatedRequest> EmbeddingOfOllama(std::string_view body, OllamaEmbedRoute route);
 
+struct OllamaShow {
+  std::string model;
+  std::string ignored;  // IgnoredHeaderValue
+};
+Parsed<OllamaShow> ReadOllamaShow(std::string_view body);
+
 // The name of a served model without ollama's usual tag.
 std::string WithoutLatest(std::string name);
+// "2026-01-31T12:00:00Z".
+std::string OllamaTime(int64_t unix_s);
 
 class OllamaReply : public TranslatedReply {
  public:
-  OllamaReply(std::shared_ptr<net::HttpReply> inner, std::string ignored, OllamaRoute route)
-      : TranslatedReply(std::move(inner), std::move(ignored)), route_(route) {}
+  OllamaReply(std::shared_ptr<net::HttpReply> inner, const TranslatedRequest& request,
+              OllamaRoute route)
+      : TranslatedReply(std::move(inner), request.ignored, request.names), route_(route) {}
 
  protected:
   Json Error(const Json& error, int status) override;
@@ -33,7 +66,7 @@ class OllamaReply : public TranslatedReply {
   std::string Chunk(const Json& chunk) override;
   std::string Done() override;
   std::string StreamError(const Json& error) override;
-  bool HasComments() const override { return false; }
+  std::string Ping() const override { return ""; }
   const char* StreamType() const override { return "application/x-ndjson"; }
 
  private:
@@ -45,14 +78,15 @@ class OllamaReply : public TranslatedReply {
   Json head_;   // of the last chunk: model, created
   Json calls_;  // of the stream so far, by index
   Json finish_reason_, usage_;
+  Json metrics_;  // what the time went into
 };
 
 // Of requests that are never streams.
 class OllamaEmbedReply : public TranslatedReply {
  public:
-  OllamaEmbedReply(std::shared_ptr<net::HttpReply> inner, std::string ignored,
+  OllamaEmbedReply(std::shared_ptr<net::HttpReply> inner, const TranslatedRequest& request,
                    OllamaEmbedRoute route)
-      : TranslatedReply(std::move(inner), std::move(ignored)), route_(route) {}
+      : TranslatedReply(std::move(inner), request.ignored, request.names), route_(route) {}
 
  protected:
   Json Error(const Json& error, int status) override;
@@ -63,6 +97,7 @@ class OllamaEmbedReply : public TranslatedReply {
 
  private:
   const OllamaEmbedRoute route_;
+  const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace millrace::serve

@@ -9,9 +9,10 @@ constexpr char kDocument[] =
 
 }  // namespace
 
-Json OpenApiDocument(const std::string& version) {
+Json OpenApiDocument(const std::string& version, const std::string& root_path) {
   Json document = Json::parse(kDocument);
   document["info"]["version"] = version;
+  if (!root_path.empty()) document["servers"] = {{{"url", root_path}}};
   return document;
 }
 

@@ -9,6 +9,7 @@
 
 namespace millrace::serve {
 
-Json OpenApiDocument(const std::string& version);
+// `root_path`: what precedes its paths; empty: nothing.
+Json OpenApiDocument(const std::string& version, const std::string& root_path);
 
 }  // namespace millrace::serve

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "serve/ignored_fields.h"
-#include "serve/limits.h"
 #include "serve/messages_api.h"
+#include "serve/messages_reply.h"
 #include "serve/parse_common.h"
 #include "serve/service_impl.h"
 
@@ -17,33 +17,31 @@ void OtherApis::AddTo(RouteTable& table) {
   add("POST", "/v1/messages", [this](Call call) { Messages(std::move(call)); });
   add("POST", "/v1/messages/count_tokens",
       [this](Call call) { CountMessageTokens(std::move(call)); });
-  add("POST", "/api/chat", [this](Call call) { Ollama(std::move(call), OllamaRoute::kChat); });
-  add("POST", "/api/generate",
-      [this](Call call) { Ollama(std::move(call), OllamaRoute::kGenerate); });
-  add("POST", "/api/embed",
-      [this](Call call) { OllamaEmbed(std::move(call), OllamaEmbedRoute::kEmbed); });
-  add("POST", "/api/embeddings",
-      [this](Call call) { OllamaEmbed(std::move(call), OllamaEmbedRoute::kEmbeddings); });
-  add("GET", "/api/tags", [this](Call call) { OllamaTags(std::move(call)); });
-  add("POST", "/api/show", [this](Call call) { OllamaShow(std::move(call)); });
 }
 
-void OtherApis::Answer(Call call, Parsed<TranslatedRequest> translated,
-                       const std::function<void(Call)>& route,
-                       const std::function<ReplyMaker>& reply_for) {
+void AnswerByRoute(Call call, Parsed<TranslatedRequest> translated,
+                   const std::function<void(Call)>& route,
+                   const std::function<ReplyMaker>& reply_for) {
   auto* const request = std::get_if<TranslatedRequest>(&translated);
-  call.reply = reply_for(call.reply, request != nullptr ? request->ignored : "");
+  call.reply = reply_for(call.reply, request != nullptr ? *request : TranslatedRequest());
   if (request == nullptr) return call.reply->Send(ErrorResponse(std::get<ApiError>(translated)));
   call.request.body = std::move(request->chat);
   route(std::move(call));
 }
 
+bool ModelReasons(const ChatRoutes& routes) {
+  const std::shared_ptr<ModelContext> loaded = routes.loaded_now();
+  return !loaded || loaded->model.reasoning_format != nullptr;
+}
+
 void OtherApis::Messages(Call call) {
-  auto translated = ChatOfMessages(call.request.body, false);
-  Answer(std::move(call), std::move(translated), routes_.chat,
-         [](auto inner, const std::string& ignored) {
-           return std::make_shared<MessagesReply>(std::move(inner), ignored);
-         });
+  auto translated = ChatOfMessages(call.request.body, {.reasons = ModelReasons(routes_)});
+  call.clamps_max_tokens = true;
+  AnswerByRoute(std::move(call), std::move(translated), routes_.chat,
+                [](auto inner, const TranslatedRequest& request) {
+                  return std::make_shared<MessagesReply>(std::move(inner), request.ignored,
+                                                         request.names);
+                });
 }
 
 void OtherApis::CountMessageTokens(Call call) {
@@ -53,67 +51,25 @@ void OtherApis::CountMessageTokens(Call call) {
     call.reply->Send(
         JsonResponse(MessagesError(ErrorBody(error)["error"], error.status), error.status));
   };
-  const Parsed<TranslatedRequest> translated = ChatOfMessages(call.request.body, true);
+  const Parsed<TranslatedRequest> translated =
+      ChatOfMessages(call.request.body, {.count_only = true, .reasons = ModelReasons(routes_)});
   if (const auto* error = std::get_if<ApiError>(&translated)) return refuse(*error);
-  Parsed<ChatRequest> parsed =
-      ParseChatRequest(std::get<TranslatedRequest>(translated).chat, loaded->context);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
+  const auto& made = std::get<TranslatedRequest>(translated);
+  const FieldNames& names = made.names;
+  Parsed<ChatRequest> parsed = ParseChatRequest(made.chat, loaded->context);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(names.Of(*error));
   const ChatRequest& request = std::get<ChatRequest>(parsed);
   if (!routes_.served_name(request.options.model))
     return refuse(ModelNotFound(request.options.model));
-  Parsed<std::vector<TokenId>> tokens = EncodeConversation(loaded->model, request.conversation);
-  if (auto* error = std::get_if<ApiError>(&tokens)) return refuse(*error);
-  call.reply->Send(JsonResponse({{"input_tokens", std::get<std::vector<TokenId>>(tokens).size()}}));
-}
-
-void OtherApis::Ollama(Call call, OllamaRoute route) {
-  auto translated = ChatOfOllama(call.request.body, route);
-  Answer(std::move(call), std::move(translated), routes_.chat,
-         [&](auto inner, const std::string& ignored) {
-           return std::make_shared<OllamaReply>(std::move(inner), ignored, route);
-         });
-}
-
-void OtherApis::OllamaEmbed(Call call, OllamaEmbedRoute route) {
-  auto translated = EmbeddingOfOllama(call.request.body, route);
-  Answer(std::move(call), std::move(translated), routes_.embeddings,
-         [&](auto inner, const std::string& ignored) {
-           return std::make_shared<OllamaEmbedReply>(std::move(inner), ignored, route);
-         });
-}
-
-void OtherApis::OllamaTags(Call call) {
-  if (!routes_.loaded(call)) return;
-  Json models = Json::array();
-  for (const std::string& name : routes_.names) {
-    models.push_back({{"name", name}, {"model", name}, {"details", {{"format", "safetensors"}}}});
-  }
-  call.reply->Send(JsonResponse({{"models", std::move(models)}}));
-}
-
-void OtherApis::OllamaShow(Call call) {
-  const std::shared_ptr<ModelContext> loaded = routes_.loaded(call);
-  if (!loaded) return;
-  const auto refuse = [&call](const std::string& message, int status) {
-    call.reply->Send(JsonResponse({{"error", message}}, status));
-  };
-  const Parsed<Json> body = ParseBody(call.request.body);
-  if (const auto* error = std::get_if<ApiError>(&body))
-    return refuse(error->message, error->status);
-  std::string asked;
-  FieldReader reader(std::get<Json>(body));
-  reader.String("model", kNameBytesMax, asked);
-  if (reader.error()) return refuse(reader.error()->message, reader.error()->status);
-  const auto name = routes_.served_name(WithoutLatest(asked));
-  if (!name) return refuse(ModelNotFound(asked).message, 404);
-  const ServedModel& model = loaded->model;
-  Json capabilities = {"completion"};
-  if (model.tool_format != nullptr) capabilities.push_back("tools");
-  if (model.reasoning_format != nullptr) capabilities.push_back("thinking");
-  call.reply->Send(JsonResponse(
-      {{"details", {{"format", "safetensors"}}},
-       {"model_info", {{"general.basename", *name}, {"context_length", model.max_model_len}}},
-       {"capabilities", std::move(capabilities)}}));
+  Parsed<std::vector<TokenId>> tokens = EncodeConversation(
+      loaded->model, request.conversation, {.client = call.reply.get(), .shown = true});
+  if (auto* error = std::get_if<ApiError>(&tokens)) return refuse(names.Of(*error));
+  net::HttpResponse response =
+      JsonResponse({{"input_tokens", std::get<std::vector<TokenId>>(tokens).size()}});
+  const std::string all = JoinIgnored(request.options.ignored, made.ignored,
+                                      [&](std::string_view name) { return names.Of(name); });
+  if (!all.empty()) response.headers.emplace_back(kIgnoredHeader, all);
+  call.reply->Send(std::move(response));
 }
 
 }  // namespace millrace::serve

@@ -1,5 +1,5 @@
-// OtherApis: the routes of other APIs, answered by the chat route: POST /v1/messages,
-// /v1/messages/count_tokens, and ollama's under /api, whose embeddings are those of /v1/embeddings.
+// OtherApis: the routes of Anthropic's Messages API, answered by the chat route: POST /v1/messages
+// and /v1/messages/count_tokens. ollama_routes.h has those under /api, and
 // stored/response_routes.h has /v1/responses. Owned by the service; any thread.
 #pragma once
 
@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "serve/chat_translation.h"
 #include "serve/model_context.h"
-#include "serve/ollama_api.h"
 #include "serve/router.h"
 
 namespace millrace::serve {
@@ -29,6 +29,16 @@ struct ChatRoutes {
   std::vector<std::string> names;  // that are served
 };
 
+using ReplyMaker = std::shared_ptr<net::HttpReply>(std::shared_ptr<net::HttpReply> inner,
+                                                   const TranslatedRequest& request);
+// Answers the translated request, or its error, by `route` and through the reply that `reply_for`
+// makes.
+void AnswerByRoute(Call call, Parsed<TranslatedRequest> translated,
+                   const std::function<void(Call)>& route,
+                   const std::function<ReplyMaker>& reply_for);
+// Whether the model is known to reason, or is not known yet.
+bool ModelReasons(const ChatRoutes& routes);
+
 class OtherApis {
  public:
   explicit OtherApis(ChatRoutes routes) : routes_(std::move(routes)) {}
@@ -36,19 +46,8 @@ class OtherApis {
   void AddTo(RouteTable& table);
 
  private:
-  using ReplyMaker = std::shared_ptr<net::HttpReply>(std::shared_ptr<net::HttpReply> inner,
-                                                     const std::string& ignored);
-  // Answers the translated request, or its error, by `route` and through the reply that `reply_for`
-  // makes.
-  static void Answer(Call call, Parsed<TranslatedRequest> translated,
-                     const std::function<void(Call)>& route,
-                     const std::function<ReplyMaker>& reply_for);
   void Messages(Call call);
   void CountMessageTokens(Call call);
-  void Ollama(Call call, OllamaRoute route);
-  void OllamaEmbed(Call call, OllamaEmbedRoute route);
-  void OllamaTags(Call call);
-  void OllamaShow(Call call);
 
   const ChatRoutes routes_;
 };

@@ -6,6 +6,7 @@
 #include "serve/limits.h"
 #include "serve/parse_common.h"
 #include "serve/request.h"
+#include "text/tokenizer_config.h"
 
 namespace millrace::serve {
 namespace {
@@ -25,6 +26,16 @@ void ReadChatLengths(FieldReader& reader, SamplingParams& params) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   reader.Int("max_tokens", 1, kMax, params.max_tokens);
   reader.Int("max_completion_tokens", 1, kMax, params.max_tokens);
+}
+
+// A call that is required wins over response_format, which has no effect then.
+void ReadChatConstraint(FieldReader& reader, std::string_view body, ChatRequest& request) {
+  ReadConstraint(reader, body, request.options);
+  const bool calls = request.tools.choice == ToolUse::Choice::kRequired;
+  if (!calls || !request.options.constraint_field.starts_with("response_format")) return;
+  request.options.params.grammar.clear();
+  request.options.constraint_field.clear();
+  reader.AddIgnored("response_format");
 }
 
 void RefuseUnsupportedInChat(FieldReader& reader) {
@@ -60,10 +71,13 @@ Parsed<ChatRequest> ParseChatRequest(std::string_view body, const ParseContext& 
   ReadConversation(reader, body, request.tools.choice != ToolUse::Choice::kNone,
                    request.conversation);
   ReadTemplate(reader, context, request.conversation);
+  IgnoreUnknownInConversation(reader, text::IsTemplateSource(request.conversation.chat_template)
+                                          ? request.conversation.chat_template
+                                          : context.chat_template);
   ReadSampling(reader, context.defaults, request.options);
   ReadChatLengths(reader, params);
   ReadChatLogprobs(reader, params);
-  ReadConstraint(reader, body, request.options);
+  ReadChatConstraint(reader, body, request);
   // The template gets the tools, but the model's calls stay text.
   if (!request.tools.tools.empty() && request.tools.choice == ToolUse::Choice::kAuto &&
       !context.finds_tool_calls) {

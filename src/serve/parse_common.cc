@@ -15,6 +15,19 @@ namespace {
 constexpr int64_t kIntMin = std::numeric_limits<int32_t>::min();
 constexpr int64_t kIntMax = std::numeric_limits<int32_t>::max();
 
+// Strings, lists and objects in the text, their keys included. Any text is good.
+size_t PartsOf(std::string_view body) {
+  size_t parts = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < body.size(); ++i) {
+    const char c = body[i];
+    if (in_string && c == '\\') ++i;
+    if (c == '"') in_string = !in_string;
+    parts += (c == '"' && in_string) || (!in_string && (c == '[' || c == '{')) ? 1 : 0;
+  }
+  return parts;
+}
+
 }  // namespace
 
 void ReadTruncation(FieldReader& reader, int max, Truncation& truncation) {
@@ -29,7 +42,9 @@ void ReadTruncation(FieldReader& reader, int max, Truncation& truncation) {
   std::string side = "left";
   reader.String("truncation_side", kNameBytesMax, side);
   if (side != "left" && side != "right") {
-    reader.Fail("truncation_side", "truncation_side must be \"left\" or \"right\"");
+    reader.Fail(
+        "truncation_side",
+        fmt::format("truncation_side must be \"left\" or \"right\", got {}", Describe(side)));
   }
   truncation.keeps_beginning = side == "right";
 }
@@ -77,7 +92,8 @@ void RefuseUnsupported(FieldReader& reader) {
 
 void ReadTemplate(FieldReader& reader, const ParseContext& context, Conversation& conversation) {
   reader.String("chat_template", text::kChatTemplateBytesMax, conversation.chat_template);
-  if (!conversation.chat_template.empty() && !context.takes_templates) {
+  // Without any tag it is the name of one of the model's templates.
+  if (text::IsTemplateSource(conversation.chat_template) && !context.takes_templates) {
     reader.Fail(
         UnsupportedField("chat_template",
                          "chat_template is not supported; the model's own template is used "
@@ -87,6 +103,11 @@ void ReadTemplate(FieldReader& reader, const ParseContext& context, Conversation
 }
 
 Parsed<Json> ParseBody(std::string_view body) {
+  if (body.size() / 2 > kBodyPartsMax && PartsOf(body) > kBodyPartsMax) {
+    return BadField("", fmt::format("The request body has more than {} strings, lists and objects; "
+                                    "send smaller requests.",
+                                    kBodyPartsMax));
+  }
   Result<Json> json = ParseJson(body);
   if (!json.ok()) {
     return BadField("",

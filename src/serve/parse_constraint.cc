@@ -1,4 +1,5 @@
-// What the output must match: response_format (OpenAI), structured_outputs and guided_* (vLLM).
+// What the output must match: response_format (OpenAI), structured_outputs and guided_* (vLLM),
+// grammar (llama.cpp), ebnf (SGLang).
 #include <fmt/format.h>
 
 #include <array>
@@ -24,6 +25,7 @@ void Constrain(const WhiteSpace& space, OrderedJson& schema) {
   OrderedJson& options = schema["x-guidance"];
   if (options.is_null()) options = OrderedJson::object();
   if (!options.is_object()) return;  // refused when it is compiled
+  options.erase("lenient");          // would ignore keywords
   if (space.none) {
     options["whitespace_flexible"] = false;
   } else if (!options.contains("whitespace_flexible") && !options.contains("whitespace_pattern")) {
@@ -51,6 +53,8 @@ class ConstraintReader {
   using Path = std::vector<std::string>;
 
   void ReadResponseFormat();
+  void ReadJsonObject(const Json& format);
+  void ReadJsonSchema(const Json& format);
   void ReadStructuredOutputs();
   void ReadGuided();
 
@@ -160,8 +164,8 @@ void ConstraintReader::SetTags(const Path& path, const Json& tags) {
   }
   if (!ordered.is_object() || !ordered.contains("structures") || !ordered.contains("triggers")) {
     return reader_.Fail(field, fmt::format("{} must be an object with \"structures\" and "
-                                           "\"triggers\"; \"format\" is not supported",
-                                           field));
+                                           "\"triggers\", got {}; \"format\" is not supported",
+                                           field, Describe(tags)));
   }
   Set(field, GrammarKind::kTags, ordered.dump());
 }
@@ -171,26 +175,53 @@ void ConstraintReader::ReadResponseFormat() {
     const std::string field = "response_format";
     const auto type = format.find("type");
     if (type == format.end() || !type->is_string()) {
-      return reader_.Fail(field, "response_format.type must be a string");
+      return reader_.Fail(field, fmt::format("response_format.type must be a string, got {}",
+                                             Describe(type == format.end() ? Json() : *type)));
     }
-    if (*type == Json("text")) return;
-    if (*type == Json("json_object")) return SetAnyObject(field);
-    if (*type == Json("structural_tag")) return SetTags({field}, format);
-    if (*type != Json("json_schema")) {
-      return reader_.Fail(
-          field, fmt::format("response_format.type must be text, json_object, json_schema or "
-                             "structural_tag, got {}",
-                             Describe(*type)));
+    if (*type == Json("text")) return reader_.IgnoreUnknown(field, format, {"type"});
+    if (*type == Json("json_object")) return ReadJsonObject(format);
+    if (*type == Json("json_schema")) return ReadJsonSchema(format);
+    if (*type == Json("structural_tag")) {
+      reader_.IgnoreUnknown(field, format, {"type", "structures", "triggers", "format"});
+      const Json structures = format.value("structures", Json());
+      for (size_t i = 0; structures.is_array() && i < structures.size(); ++i) {
+        reader_.IgnoreUnknown(fmt::format("{}.structures[{}]", field, i), structures[i],
+                              {"begin", "schema", "end"});
+      }
+      return SetTags({field}, format);
     }
-    const auto wrapped = format.find("json_schema");
-    if (wrapped == format.end() || !wrapped->is_object() || !wrapped->contains("schema")) {
-      return reader_.Fail(
-          field,
-          "response_format.json_schema must be an object with a \"schema\": {\"name\": "
-          "..., \"schema\": {...}}");
-    }
-    SetSchema({field, "json_schema", "schema"}, (*wrapped)["schema"], {});
+    reader_.Fail(field, fmt::format("response_format.type must be text, json_object, json_schema "
+                                    "or structural_tag, got {}",
+                                    Describe(*type)));
   });
+}
+
+// llama.cpp and others take a schema here too.
+void ConstraintReader::ReadJsonObject(const Json& format) {
+  reader_.IgnoreUnknown("response_format", format, {"type", "schema"});
+  const Json schema = format.value("schema", Json());
+  if (schema.is_null()) return SetAnyObject("response_format");
+  SetSchema({"response_format", "schema"}, schema, {});
+}
+
+// The schema is in an object "json_schema", or beside the type, as llama.cpp and others take it.
+void ConstraintReader::ReadJsonSchema(const Json& format) {
+  const std::string field = "response_format";
+  const Json wrapped = format.value("json_schema", Json());
+  if (wrapped.is_null() && format.contains("schema")) {
+    reader_.IgnoreUnknown(field, format, {"type", "schema", "name", "description", "strict"});
+    return SetSchema({field, "schema"}, format["schema"], {});
+  }
+  if (!wrapped.is_object() || !wrapped.contains("schema")) {
+    return reader_.Fail(
+        field, fmt::format("response_format.json_schema must be an object with a \"schema\": "
+                           "{{\"name\": ..., \"schema\": {{...}}}}, got {}",
+                           Describe(wrapped)));
+  }
+  reader_.IgnoreUnknown(field, format, {"type", "json_schema"});
+  reader_.IgnoreUnknown(field + ".json_schema", wrapped,
+                        {"name", "description", "schema", "strict"});
+  SetSchema({field, "json_schema", "schema"}, wrapped["schema"], {});
 }
 
 void ConstraintReader::ReadStructuredOutputs() {
@@ -233,6 +264,11 @@ void ConstraintReader::ReadGuided() {
   if (const Json* choice = reader_.Find("guided_choice")) SetChoice("guided_choice", *choice);
   if (const Json* text = reader_.Find("guided_grammar")) {
     SetText("guided_grammar", GrammarKind::kLark, *text);
+  }
+  // What users of llama.cpp and of SGLang send. An empty text is llama.cpp's way to send none.
+  for (const char* field : {"grammar", "ebnf"}) {
+    const Json* text = reader_.Find(field);
+    if (text != nullptr && *text != Json("")) SetText(field, GrammarKind::kLark, *text);
   }
   if (const Json* tags = reader_.Find("structural_tag")) SetTags({"structural_tag"}, *tags);
 }

@@ -20,12 +20,17 @@ constexpr size_t kShownRoleBytes = 64;
 
 void CheckPart(FieldReader& reader, const std::string& where, const Json& part) {
   if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) {
-    reader.Fail("messages", where + " must be an object with a string \"type\"");
+    reader.Fail("messages", fmt::format("{} must be an object with a string \"type\", got {}",
+                                        where, Describe(part)));
   } else if (part["type"] != Json("text")) {
     reader.Fail(UnsupportedField(
-        "messages", where + ": only parts of type \"text\" are supported, not images or audio"));
+        "messages",
+        fmt::format("{}: only parts of type \"text\" are supported, not images or audio; "
+                    "got {}",
+                    where, Describe(part["type"]))));
   } else if (!part.contains("text") || !part["text"].is_string()) {
-    reader.Fail("messages", where + ".text must be a string");
+    reader.Fail("messages", fmt::format("{}.text must be a string, got {}", where,
+                                        Describe(part.value("text", Json()))));
   }
 }
 
@@ -45,7 +50,10 @@ void CheckContent(FieldReader& reader, const std::string& where, const Json& con
 }
 
 void CheckToolCalls(FieldReader& reader, const std::string& where, const Json& calls) {
-  if (!calls.is_array()) return reader.Fail("messages", where + " must be an array");
+  if (!calls.is_array()) {
+    return reader.Fail("messages",
+                       fmt::format("{} must be an array, got {}", where, Describe(calls)));
+  }
   for (const Json& call : calls) {
     if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) {
       return reader.Fail("messages", where + ": each call must be an object with a \"function\"");
@@ -116,13 +124,18 @@ std::string ProblemOf(const Json& function, std::set<std::string>& names) {
            std::string_view("_-.:/").find(static_cast<char>(c)) != std::string_view::npos;
   });
   if (name.empty() || name.size() > kToolNameBytesMax || !usual) {
-    return fmt::format("function.name must be 1 to {} letters, digits and characters of _-.:/",
-                       kToolNameBytesMax);
+    return fmt::format(
+        "function.name must be 1 to {} letters, digits and characters of _-.:/, got {}",
+        kToolNameBytesMax, Describe(name));
   }
   if (!names.insert(name).second) return fmt::format("function.name \"{}\" occurs twice", name);
   const Json parameters = function.value("parameters", Json());
   if (!parameters.is_null() && !parameters.is_object()) {
     return fmt::format("function.parameters must be a JSON schema, got {}", Describe(parameters));
+  }
+  const Json strict = function.value("strict", Json());
+  if (!strict.is_null() && !strict.is_boolean()) {
+    return fmt::format("function.strict must be true or false, got {}", Describe(strict));
   }
   return "";
 }
@@ -141,11 +154,11 @@ void CheckTools(FieldReader& reader) {
                          tool["function"].value("name", Json()).is_string();
       if (!whole) {
         return reader.Fail("tools", fmt::format("tools[{}] must be {{\"type\": \"function\", "
-                                                "\"function\": {{\"name\": ...}}}}",
-                                                i));
+                                                "\"function\": {{\"name\": ...}}}}, got {}",
+                                                i, Describe(tool)));
       }
       const std::string problem = ProblemOf(tool["function"], names);
-      if (!problem.empty()) return reader.Fail("tools", fmt::format("tools[{}]: {}", i, problem));
+      if (!problem.empty()) return reader.Fail("tools", fmt::format("tools[{}].{}", i, problem));
     }
   });
 }
@@ -161,8 +174,10 @@ void ReadNamedTool(FieldReader& reader, const Json& choice, ToolUse& use) {
   const Json name = function.is_object() ? function.value("name", Json()) : Json();
   if (choice.value("type", Json()) != Json("function") || !name.is_string()) {
     return reader.Fail("tool_choice",
-                       "tool_choice must be \"none\", \"auto\", \"required\" or "
-                       "{\"type\": \"function\", \"function\": {\"name\": ...}}");
+                       fmt::format("tool_choice must be \"none\", \"auto\", \"required\" or "
+                                   "{{\"type\": \"function\", \"function\": {{\"name\": ...}}}}, "
+                                   "got {}",
+                                   Describe(choice)));
   }
   use.choice = ToolUse::Choice::kRequired;
   use.only = name.get<std::string>();
@@ -213,32 +228,24 @@ void CheckKeys(FieldReader& reader) {
   }
 }
 
-// Makes the content one string, with text parts joined by newlines as in vLLM. Makes the arguments
-// of earlier calls objects, which templates expect. REQUIRES: CheckMessage found no error.
+// Makes the arguments of earlier calls objects, which templates expect; none are an empty one.
+// REQUIRES: CheckMessage found no error.
 void Normalise(OrderedJson& message) {
   auto calls = message.find("tool_calls");
-  if (calls != message.end() && calls->is_null()) {
+  if (calls == message.end()) return;
+  if (calls->empty()) {  // also null
     message.erase("tool_calls");
-  } else if (calls != message.end()) {
-    for (OrderedJson& call : *calls) {
-      auto arguments = call["function"].find("arguments");
-      if (arguments == call["function"].end() || !arguments->is_string()) continue;
-      const std::string text = arguments->get<std::string>();
-      if (text.empty()) {
-        *arguments = OrderedJson::object();
-      } else if (ParseJson(text).ok()) {
-        *arguments = OrderedJson::parse(text);
-      }
+    return;
+  }
+  for (OrderedJson& call : *calls) {
+    OrderedJson& arguments = call["function"]["arguments"];
+    const std::string text = arguments.is_string() ? arguments.get<std::string>() : "";
+    if (arguments.is_null() || (arguments.is_string() && text.empty())) {
+      arguments = OrderedJson::object();
+    } else if (arguments.is_string() && ParseJson(text).ok()) {
+      arguments = OrderedJson::parse(text);
     }
   }
-  OrderedJson& content = message["content"];
-  if (content.is_string()) return;
-  std::string joined;
-  for (size_t i = 0; i < content.size(); ++i) {
-    if (i > 0) joined += '\n';
-    joined += content[i]["text"].get<std::string>();
-  }
-  content = std::move(joined);
 }
 
 // Templates that know it read it, or whether to think at all.
@@ -283,11 +290,21 @@ void ReadEnd(FieldReader& reader, Conversation& conversation) {
     return reader.Fail("continue_final_message",
                        "continue_final_message does not go with add_generation_prompt");
   }
-  const Json& last = reader.Find("messages")->back();
-  if (last.value("content", Json()).is_null() || last["content"] == Json("")) {
+  const Json content = reader.Find("messages")->back().value("content", Json());
+  const bool is_empty = content.is_array() ? content.empty() || content.back()["text"] == Json("")
+                                           : content.is_null() || content == Json("");
+  if (is_empty) {
     reader.Fail("continue_final_message",
                 "continue_final_message needs a last message with content");
   }
+}
+
+// Clients of vLLM and of others call it reasoning; templates read reasoning_content.
+void NameReasoning(OrderedJson& message) {
+  const OrderedJson reasoning = message.value("reasoning", OrderedJson());
+  if (!reasoning.is_string() || !message.value("reasoning_content", OrderedJson()).is_null())
+    return;
+  message["reasoning_content"] = reasoning;
 }
 
 void ReadConversation(FieldReader& reader, std::string_view text, bool show_tools,
@@ -298,7 +315,10 @@ void ReadConversation(FieldReader& reader, std::string_view text, bool show_tool
   ReadEnd(reader, conversation);
   if (reader.failed()) return;
   OrderedJson body = ParseOrderedFields(text, {"messages", "tools", "chat_template_kwargs"});
-  for (OrderedJson& message : body["messages"]) Normalise(message);
+  for (OrderedJson& message : body["messages"]) {
+    NameReasoning(message);
+    Normalise(message);
+  }
   conversation.messages = Text(body, "messages");
   if (show_tools) conversation.tools = Text(body, "tools");
   OrderedJson& kwargs = body["chat_template_kwargs"];

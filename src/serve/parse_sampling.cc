@@ -57,10 +57,12 @@ void ReadAllowedTokens(FieldReader& reader, SamplingParams& params) {
   ReadTokens(reader, "allowed_token_ids", params.allowed_token_ids);
 }
 
-// vLLM's clients send -1 for "no seed".
+// vLLM's clients send -1 for "no seed". As bits it would be the seed 2^64 - 1.
 void ReadSeed(FieldReader& reader, SamplingParams& params) {
-  reader.Bits("seed", params.seed);
-  if (params.seed == std::numeric_limits<uint64_t>::max()) params.seed.reset();
+  const Json* seed = reader.Find("seed");
+  const bool none = seed != nullptr && seed->is_number_integer() && !seed->is_number_unsigned() &&
+                    seed->get<int64_t>() == -1;
+  if (!none) reader.Bits("seed", params.seed);
 }
 
 // The texts; they become token ids once the model is known (BadWordTokens).
@@ -167,7 +169,7 @@ void CheckSampling(FieldReader& reader, int vocab_size, GenerationOptions& optio
   if (status.ok()) return;
   // Validate's messages begin with the field's name.
   const std::string& message = status.message();
-  const std::string field = message.substr(0, message.find_first_of(" :"));
+  const std::string field = message.substr(0, message.find_first_of(" :["));
   reader.Fail(field == "beam_search" ? "use_beam_search" : field, message);
 }
 

@@ -17,6 +17,7 @@ Parsed<TokenizeRequest> ParseTokenizeRequest(std::string_view body, const ParseC
     ReadTools(reader, body, tools);
     ReadConversation(reader, body, tools.choice != ToolUse::Choice::kNone, conversation);
     ReadTemplate(reader, context, conversation);
+    IgnoreUnknownInConversation(reader, context.chat_template);
     request.input = std::move(conversation);
   } else {
     std::string prompt;

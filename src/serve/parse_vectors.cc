@@ -16,7 +16,8 @@ void ReadPooling(FieldReader& reader, Pooling& pooling) {
   reader.String("pooling", kNameBytesMax, name);
   if (name == "mean") pooling = Pooling::kMean;
   if (name.empty() || name == "last" || name == "mean") return;
-  reader.Fail("pooling", "pooling must be \"last\" or \"mean\"");
+  reader.Fail("pooling",
+              fmt::format("pooling must be \"last\" or \"mean\", got {}", Describe(name)));
 }
 
 void ReadVectorOptions(FieldReader& reader, const ParseContext& context, VectorOptions& options) {
@@ -70,6 +71,7 @@ void AddDocuments(FieldReader& reader, std::vector<VectorInput>& inputs) {
                                                   "string \"text\", got {}",
                                                   where, Describe(document)));
     }
+    reader.IgnoreUnknown(where, document, {"text"});
     inputs.push_back({item.get<std::string>(), where});
   }
 }
@@ -105,7 +107,9 @@ Parsed<EmbeddingRequest> ParseEmbeddingRequest(std::string_view body, const Pars
     reader.String("encoding_format", kNameBytesMax, format);
     request.base64 = format == "base64";
     if (format != "float" && format != "base64") {
-      reader.Fail("encoding_format", "encoding_format must be \"float\" or \"base64\"");
+      reader.Fail(
+          "encoding_format",
+          fmt::format("encoding_format must be \"float\" or \"base64\", got {}", Describe(format)));
     }
     reader.Int("dimensions", 1, context.embedding_size, request.dimensions);
     reader.Bool("normalize", request.normalize);

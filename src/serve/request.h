@@ -38,6 +38,7 @@ struct ParseContext {
   bool parse_special_default = false;
   bool finds_tool_calls = false;  // the model's way to write them is known
   bool takes_templates = false;   // a request may have its own chat template
+  std::string chat_template;      // the sources of the model's; empty: it has none
 };
 
 // How a prompt that is too long is cut.
@@ -61,6 +62,7 @@ struct GenerationOptions {
   bool token_ids = false;      // the answer has the ids of its tokens and of the prompt's
   bool tokens_as_ids = false;  // log-probabilities name tokens by their ids
   Truncation truncation;
+  bool clamps_length = false;  // max_tokens beyond what the context leaves is lowered to that
   int priority = 0;
   std::string cache_salt;
   std::string prompt_cache_key;
@@ -68,6 +70,8 @@ struct GenerationOptions {
   std::string ignored;     // IgnoredHeaderValue
   // The field that params.grammar comes from, for errors; empty if the output is not constrained.
   std::string constraint_field;
+  // The fields of the schemas that it was made of, if it was made of several.
+  std::vector<std::string> constraint_parts;
 };
 
 // A text, or token ids.
@@ -95,10 +99,10 @@ struct ToolUse {
 
 // The input of a chat template, as JSON texts with the keys in the client's order.
 struct Conversation {
-  std::string messages;         // at least one; the content of each is a string
+  std::string messages;         // at least one; content: a string, text parts, null or none
   std::string tools;            // empty: none
   std::string template_kwargs;  // empty: none
-  std::string chat_template;    // the request's own; empty: the model's
+  std::string chat_template;    // the request's own, or the name of one; empty: the model's
   bool add_generation_prompt = true;
   bool continue_last = false;  // the answer goes on where the last message ends
 };
@@ -183,7 +187,8 @@ Parsed<RerankRequest> ParseRerankRequest(std::string_view body, const ParseConte
 
 // Checks that each prompt fits into the model's context and that the request fits into the budgets
 // of limits.h, once the lengths of the prompts are known. The result has max_tokens per prompt: the
-// client's value, or else all tokens that the context leaves.
+// client's value, or else, or if it is larger and options.clamps_length, all tokens that the
+// context leaves.
 struct FittedLengths {
   std::vector<int> max_tokens;
 };

@@ -9,6 +9,9 @@
 #include <cstring>
 #include <utility>
 
+#include "base/log.h"
+#include "base/private_file.h"
+
 namespace millrace::serve {
 namespace {
 
@@ -53,6 +56,7 @@ std::string EncodeLoggedRequest(const LoggedRequest& request) {
 Result<std::unique_ptr<RequestLog>> RequestLog::Open(const std::string& path,
                                                      std::function<void(const Status&)> failed) {
   constexpr mode_t kOwnerOnly = 0600;
+  MakePrivateFile(path);
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, kOwnerOnly);
   struct stat file = {};
   if (fd < 0 || fstat(fd, &file) != 0) {
@@ -70,23 +74,68 @@ Result<std::unique_ptr<RequestLog>> RequestLog::Open(const std::string& path,
       new RequestLog(fd, static_cast<size_t>(whole), std::move(failed)));
 }
 
-RequestLog::~RequestLog() { close(fd_); }
+RequestLog::RequestLog(int fd, size_t bytes, std::function<void(const Status&)> failed)
+    : fd_(fd), bytes_(bytes), failed_(std::move(failed)), thread_([this] { Run(); }) {}
+
+RequestLog::~RequestLog() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+  close(fd_);
+}
 
 void RequestLog::Write(const LoggedRequest& request) {
-  const std::string line = EncodeLoggedRequest(request) + '\n';
+  std::string line = EncodeLoggedRequest(request) + '\n';
   const MutexLock lock(mutex_);
   if (ended_) return;
-  Status status;
-  if (bytes_ + line.size() > kRequestLogBytesMax) {
-    status = ResourceExhausted(
-        fmt::format("the file has {} bytes, the limit is {}", bytes_, kRequestLogBytesMax));
-  } else if (write(fd_, line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
-    status = Unavailable(std::strerror(errno));
+  if (waiting_bytes_ + line.size() > kRequestLogWaitingBytesMax) {
+    ++left_out_;
+    return;
   }
+  waiting_bytes_ += line.size();
+  waiting_.push_back(std::move(line));
+  changed_.notify_all();
+}
+
+void RequestLog::Run() {
+  MutexLock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this]() MR_REQUIRES(mutex_) { return stopping_ || !waiting_.empty(); });
+    if (waiting_.empty()) return;
+    const std::string line = std::move(waiting_.front());
+    waiting_.pop_front();
+    lock.unlock();
+    const Status status = WriteLine(line);
+    if (!status.ok()) failed_(status);
+    lock.lock();
+    waiting_bytes_ -= line.size();
+    if (!status.ok()) {
+      ended_ = true;
+      waiting_.clear();
+    }
+    if (const uint64_t left_out = waiting_.empty() ? std::exchange(left_out_, 0) : 0) {
+      MR_LOG(warn, "{} requests are not in the request log: its disk was too slow", left_out);
+    }
+  }
+}
+
+Status RequestLog::WriteLine(const std::string& line) {
   bytes_ += line.size();
-  if (status.ok()) return;
-  ended_ = true;
-  failed_(status);
+  if (bytes_ > kRequestLogBytesMax) {
+    return ResourceExhausted(fmt::format("the file has {} bytes, the limit is {}",
+                                         bytes_ - line.size(), kRequestLogBytesMax));
+  }
+  std::string_view rest = line;
+  while (!rest.empty()) {
+    const ssize_t written = write(fd_, rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return Unavailable(std::strerror(errno));
+    rest.remove_prefix(static_cast<size_t>(written));
+  }
+  return OkStatus();
 }
 
 }  // namespace millrace::serve

@@ -74,6 +74,17 @@ class RequestRegistry {
   void Enter();
   void Leave();
   void WaitUntilIdle();
+  // Leaves when it is destroyed, however the work ends.
+  class LeaveAtEnd {
+   public:
+    explicit LeaveAtEnd(RequestRegistry& registry) : registry_(registry) {}
+    ~LeaveAtEnd() { registry_.Leave(); }
+    LeaveAtEnd(const LeaveAtEnd&) = delete;
+    LeaveAtEnd& operator=(const LeaveAtEnd&) = delete;
+
+   private:
+    RequestRegistry& registry_;
+  };
 
  private:
   std::function<void(const RegistryEntry&)> over_;

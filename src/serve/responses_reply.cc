@@ -20,11 +20,12 @@ Json ResponseUsage(const Json& usage) {
           {"total_tokens", number(usage, "total_tokens")}};
 }
 
-Json MessageItem(const std::string& id, const std::string& text, const char* status) {
+Json MessageItem(const std::string& id, const std::string& text, const Json& logprobs,
+                 const char* status) {
   const Json part = {{"type", "output_text"},
                      {"text", text},
                      {"annotations", Json::array()},
-                     {"logprobs", Json::array()}};
+                     {"logprobs", logprobs}};
   return {{"id", id},
           {"type", "message"},
           {"role", "assistant"},
@@ -40,6 +41,11 @@ Json ReasoningItem(const std::string& id, const std::string& text) {
           {"content", Json::array({part})}};
 }
 
+// Of the item of a call that has ended: its arguments may be cut off.
+const char* CallStatus(const std::string& arguments) {
+  return Json::parse(arguments, nullptr, false).is_object() ? "completed" : "incomplete";
+}
+
 Json CallItem(const std::string& id, const Json& call, const std::string& arguments,
               const char* status) {
   return {{"id", id},
@@ -48,6 +54,35 @@ Json CallItem(const std::string& id, const Json& call, const std::string& argume
           {"name", call["function"]["name"]},
           {"arguments", arguments},
           {"status", status}};
+}
+
+// The log-probabilities of a choice's tokens; none: an empty list.
+Json LogprobsOf(const Json& choice) {
+  const Json logprobs = choice.value("logprobs", Json());
+  return logprobs.is_object() ? logprobs["content"] : Json::array();
+}
+
+std::string BytesOf(const Json& token) {
+  std::string bytes;
+  for (const Json& byte : token["bytes"]) bytes += static_cast<char>(byte.get<int>());
+  return bytes;
+}
+
+// Those of the tokens that `text` consists of. An answer's other tokens are reasoning, calls, and
+// the marks around them.
+Json LogprobsOfText(const Json& logprobs, const std::string& text) {
+  std::string all;
+  for (const Json& token : logprobs) all += BytesOf(token);
+  const size_t begin = all.rfind(text);
+  if (begin == std::string::npos) return logprobs;
+  Json kept = Json::array();
+  size_t at = 0;
+  for (const Json& token : logprobs) {
+    const size_t end = at + BytesOf(token).size();
+    if (end > begin && at < begin + text.size()) kept.push_back(token);
+    at = end;
+  }
+  return kept;
 }
 
 }  // namespace
@@ -92,11 +127,13 @@ Json ResponsesReply::Whole(const Json& answer) {
     output_.push_back(ReasoningItem(ItemId(), text));
   }
   if (message["content"].is_string() && message["content"] != Json("")) {
-    output_.push_back(MessageItem(ItemId(), message["content"].get<std::string>(), "completed"));
+    const auto text = message["content"].get<std::string>();
+    output_.push_back(
+        MessageItem(ItemId(), text, LogprobsOfText(LogprobsOf(choice), text), "completed"));
   }
   for (const Json& call : message.value("tool_calls", Json::array())) {
-    output_.push_back(
-        CallItem(ItemId(), call, call["function"]["arguments"].get<std::string>(), "completed"));
+    const auto arguments = call["function"]["arguments"].get<std::string>();
+    output_.push_back(CallItem(ItemId(), call, arguments, CallStatus(arguments)));
   }
   return Ended(choice["finish_reason"] == Json("length") ? "incomplete" : "completed", nullptr);
 }
@@ -126,7 +163,7 @@ Json ResponsesReply::Item(const char* status) const {
     case Kind::kMessage:
     case Kind::kNone: break;
   }
-  return MessageItem(ItemId(), text_, status);
+  return MessageItem(ItemId(), text_, logprobs_, status);
 }
 
 std::string ResponsesReply::Open(Kind kind, const Json& call) {
@@ -134,11 +171,12 @@ std::string ResponsesReply::Open(Kind kind, const Json& call) {
   kind_ = kind;
   call_ = call;
   text_.clear();
+  logprobs_ = Json::array();
   Json item = Item("in_progress");
   if (item.contains("content")) item["content"] = Json::array();
   out += Event("response.output_item.added", {{"output_index", output_.size()}, {"item", item}});
   if (kind != Kind::kMessage) return out;
-  const Json part = MessageItem("", "", "in_progress")["content"][0];
+  const Json part = MessageItem("", "", Json::array(), "in_progress")["content"][0];
   out += Event("response.content_part.added", {{"item_id", ItemId()},
                                                {"output_index", output_.size()},
                                                {"content_index", 0},
@@ -150,7 +188,7 @@ std::string ResponsesReply::Close() {
   if (kind_ == Kind::kNone) return "";
   std::string out;
   Json at = {{"item_id", ItemId()}, {"output_index", output_.size()}};
-  const Json item = Item("completed");
+  const Json item = Item(kind_ == Kind::kCall ? CallStatus(text_) : "completed");
   if (kind_ == Kind::kCall) {
     at["arguments"] = text_;
     at["name"] = item["name"];
@@ -158,7 +196,7 @@ std::string ResponsesReply::Close() {
   } else {
     at["content_index"] = 0;
     at["text"] = text_;
-    if (kind_ == Kind::kMessage) at["logprobs"] = Json::array();
+    if (kind_ == Kind::kMessage) at["logprobs"] = logprobs_;
     out += Event(
         kind_ == Kind::kMessage ? "response.output_text.done" : "response.reasoning_text.done", at);
   }
@@ -174,7 +212,7 @@ std::string ResponsesReply::Close() {
   return out;
 }
 
-std::string ResponsesReply::AddText(Kind kind, const std::string& text) {
+std::string ResponsesReply::AddText(Kind kind, const std::string& text, const Json& logprobs) {
   if (text.empty()) return "";
   std::string out = kind_ == kind ? "" : Open(kind, Json());
   text_ += text;
@@ -182,7 +220,10 @@ std::string ResponsesReply::AddText(Kind kind, const std::string& text) {
                 {"output_index", output_.size()},
                 {"content_index", 0},
                 {"delta", text}};
-  if (kind == Kind::kMessage) delta["logprobs"] = Json::array();
+  if (kind == Kind::kMessage) {
+    delta["logprobs"] = logprobs;
+    logprobs_.insert(logprobs_.end(), logprobs.begin(), logprobs.end());
+  }
   out +=
       Event(kind == Kind::kMessage ? "response.output_text.delta" : "response.reasoning_text.delta",
             std::move(delta));
@@ -206,9 +247,14 @@ std::string ResponsesReply::Chunk(const Json& chunk) {
   if (chunk["choices"].empty()) return out;
   const Json& choice = chunk["choices"][0];
   const Json& delta = choice["delta"];
-  out += AddText(Kind::kReasoning, delta.value("reasoning_content", ""));
-  const Json content = delta.value("content", Json());
-  if (content.is_string()) out += AddText(Kind::kMessage, content.get<std::string>());
+  const std::string reasoning = delta.value("reasoning_content", "");
+  out += AddText(Kind::kReasoning, reasoning, Json::array());
+  if (const Json content = delta.value("content", Json()); content.is_string()) {
+    const auto text = content.get<std::string>();
+    const Json logprobs = LogprobsOf(choice);
+    out += AddText(Kind::kMessage, text,
+                   reasoning.empty() ? logprobs : LogprobsOfText(logprobs, text));
+  }
   for (const Json& call : delta.value("tool_calls", Json::array())) out += AddCall(call);
   if (!choice["finish_reason"].is_null()) finish_reason_ = choice["finish_reason"];
   return out;

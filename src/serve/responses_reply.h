@@ -26,8 +26,10 @@ struct ResponseOrigin {
 
 class ResponsesReply : public TranslatedReply {
  public:
-  ResponsesReply(std::shared_ptr<net::HttpReply> inner, ResponseOrigin origin, std::string ignored)
-      : TranslatedReply(std::move(inner), std::move(ignored)), origin_(std::move(origin)) {}
+  ResponsesReply(std::shared_ptr<net::HttpReply> inner, ResponseOrigin origin, std::string ignored,
+                 FieldNames names)
+      : TranslatedReply(std::move(inner), std::move(ignored), std::move(names)),
+        origin_(std::move(origin)) {}
 
  protected:
   Json Error(const Json& error, int status) override;
@@ -45,18 +47,19 @@ class ResponsesReply : public TranslatedReply {
   std::string Begin(const Json& chunk);
   std::string Open(Kind kind, const Json& call);
   std::string Close();
-  std::string AddText(Kind kind, const std::string& text);
+  std::string AddText(Kind kind, const std::string& text, const Json& logprobs);
   std::string AddCall(const Json& call);
   Json Item(const char* status) const;
   std::string ItemId() const;
 
   const ResponseOrigin origin_;
   Json model_;
-  std::vector<Json> output_;  // finished items
-  Kind kind_ = Kind::kNone;   // of the item that is open
-  std::string text_;          // of it: text, reasoning or arguments
-  Json call_;                 // kCall: the first delta
-  int sequence_ = 0;          // of events
+  std::vector<Json> output_;       // finished items
+  Kind kind_ = Kind::kNone;        // of the item that is open
+  std::string text_;               // of it: text, reasoning or arguments
+  Json call_;                      // kCall: the first delta
+  Json logprobs_ = Json::array();  // kMessage: of its tokens
+  int sequence_ = 0;               // of events
   Json finish_reason_, usage_;
 };
 

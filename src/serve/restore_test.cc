@@ -145,6 +145,7 @@ struct FirstRun {
   std::string body;                   // the whole stream
   cluster::RecoveredRequest request;  // the first of `requests`
   std::vector<cluster::RecoveredRequest> requests;
+  TestServerOptions options = Options();  // of the second run
 
   size_t output() const {
     size_t all = 0;
@@ -154,9 +155,9 @@ struct FirstRun {
 };
 
 FirstRun Live(const std::string& path, Json asked, const Headers& headers = {},
-              const std::vector<std::string>& keys = {}) {
+              const TestServerOptions& options = Options()) {
   RecordingGenerator generator;
-  TestServer server(Options(keys));
+  TestServer server(options);
   generator.inner = server.engine;
   server.MakeReady(&generator);
   asked["stream"] = true;
@@ -167,7 +168,7 @@ FirstRun Live(const std::string& path, Json asked, const Headers& headers = {},
   EXPECT_TRUE(server.WaitUntilFree());
   server.service->Drain(Duration{});
   const std::string id = path == "/v1/completions" ? "cmpl-r" : "chatcmpl-r";
-  FirstRun first{id, reply->body(), *generator.requests.at(0), {}};
+  FirstRun first{id, reply->body(), *generator.requests.at(0), {}, options};
   for (const auto& request : generator.requests) first.requests.push_back(*request);
   return first;
 }
@@ -182,7 +183,7 @@ std::string After(const std::vector<std::string>& events, size_t seen) {
 void ExpectTheSame(const FirstRun& first, const std::string& path, size_t rest) {
   Record record;
   record.Add(first.requests, rest);
-  TestServer server(Options());
+  TestServer server(first.options);
   server.MakeReady(nullptr, &record);
   const std::vector<std::string> events = Events(first.body);
   ASSERT_GT(events.size(), 3u);
@@ -198,8 +199,9 @@ void ExpectTheSame(const FirstRun& first, const std::string& path, size_t rest) 
   }
 }
 
-void ExpectTheSameAfterAnyCrash(const std::string& path, const Json& asked) {
-  const FirstRun first = Live(path, asked);
+void ExpectTheSameAfterAnyCrash(const std::string& path, const Json& asked,
+                                const TestServerOptions& options = Options()) {
+  const FirstRun first = Live(path, asked, {}, options);
   for (const auto& request : first.requests) ASSERT_NE(request.front_end, "");
   for (size_t rest = 0; rest <= first.output(); ++rest) {
     ExpectTheSame(first, path, rest);
@@ -227,6 +229,12 @@ TEST(Restore, SeveralChoicesAndAnEcho) {
                                                  {"stream_options", {{"include_usage", true}}}});
 }
 
+TEST(Restore, AnEchoOfOneTokenWithItsLogprobs) {
+  ExpectTheSameAfterAnyCrash(
+      "/v1/completions",
+      {{"prompt", {97}}, {"max_tokens", 5}, {"n", 2}, {"echo", true}, {"logprobs", 1}});
+}
+
 TEST(Restore, AStopStringFoundBeforeOrAfter) {
   ExpectTheSameAfterAnyCrash("/v1/completions",
                              {{"prompt", "abc"}, {"max_tokens", 60}, {"n", 2}, {"stop", "world"}});
@@ -235,6 +243,27 @@ TEST(Restore, AStopStringFoundBeforeOrAfter) {
 TEST(Restore, AStopToken) {
   ExpectTheSameAfterAnyCrash("/v1/completions",
                              {{"prompt", "abc"}, {"max_tokens", 60}, {"stop_token_ids", {'w'}}});
+}
+
+// The ids of the calls, and their numbers in the conversation.
+TEST(Restore, Calls) {
+  for (const char* format : {"kimi_k2", "mistral"}) {
+    TestServerOptions options = Options();
+    options.tool_format = format;
+    options.script = std::string(format) == "mistral"
+                         ? "[TOOL_CALLS]f[ARGS]{\"s\": 1}<|eos|>"
+                         : "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+                           "<|tool_call_argument_begin|>{\"s\": 1}<|tool_call_end|><|eos|>";
+    const Json call = {{"id", "call_1"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}};
+    const Json messages = {{{"role", "user"}, {"content", "hi"}},
+                           {{"role", "assistant"}, {"tool_calls", {call}}},
+                           {{"role", "tool"}, {"tool_call_id", "call_1"}, {"content", "r"}}};
+    ExpectTheSameAfterAnyCrash("/v1/chat/completions",
+                               {{"messages", messages},
+                                {"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}},
+                                {"max_tokens", 100}},
+                               options);
+  }
 }
 
 // The journal records the order of the sequences' outputs, not how they were split.
@@ -373,7 +402,7 @@ TEST(Restore, OnlyTheOriginalKeyCanResume) {
   const std::vector<std::string> keys = {"mine", "theirs"};
   const Headers mine = {{"authorization", "Bearer mine"}};
   const FirstRun first =
-      Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}}, mine, keys);
+      Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}}, mine, Options(keys));
   EXPECT_EQ(first.request.front_end.find("mine"), std::string::npos);
   struct Case {
     std::vector<std::string> keys;

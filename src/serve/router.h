@@ -26,6 +26,7 @@ struct Call {
   std::string owner;
   // No client reads the answer as it comes: whoever made the call keeps it, event by event.
   bool in_background = false;
+  bool clamps_max_tokens = false;     // beyond what the context leaves, as the caller's API has it
   std::optional<TraceContext> trace;  // if spans are exported
 };
 
@@ -40,6 +41,12 @@ struct Route {
   bool takes_form = false;  // multipart/form-data, beside JSON
 };
 
+// `path` with one slash in place of several, and without one at the end. Clients join base URLs and
+// paths as they like, and a redirect would lose the body of a POST.
+std::string WithoutStraySlashes(std::string_view path);
+// The rest of `path` below `root` ("/llm"); nullopt: it is not below.
+std::optional<std::string_view> BelowRoot(std::string_view path, std::string_view root);
+
 class RouteTable {
  public:
   struct Match {
@@ -50,8 +57,7 @@ class RouteTable {
   };
 
   void Add(Route route) { routes_.push_back(std::move(route)); }
-  // The GET route answers HEAD. Paths are compared byte for byte, without normalizing case, slashes
-  // or dots.
+  // The GET route answers HEAD. Paths are compared byte for byte, without normalizing case or dots.
   Match Find(std::string_view method, std::string_view path) const;
   const std::vector<Route>& routes() const { return routes_; }
 

@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "serve/decorated_reply.h"
 #include "serve/generation.h"
+#include "serve/mask_check.h"
 #include "serve/service_impl.h"
 #include "serve/tool_use.h"
 
@@ -12,6 +14,21 @@ namespace millrace::serve {
 namespace {
 
 constexpr size_t kGrammarErrorBytesMax = 500;
+
+// The field that an error of a grammar is about, and the error without what tells that: the rules
+// and structures of a grammar of several schemas are numbered (text/tool_grammar.h).
+std::pair<std::string, std::string_view> PartOf(const GenerationOptions& options,
+                                                std::string_view error) {
+  for (size_t i = 0; i < options.constraint_parts.size(); ++i) {
+    for (const std::string& begin :
+         {fmt::format("arguments_{}: ", i), fmt::format("structures[{}]: ", i)}) {
+      if (error.starts_with(begin)) {
+        return {options.constraint_parts[i], error.substr(begin.size())};
+      }
+    }
+  }
+  return {options.constraint_field, error};
+}
 
 std::vector<int> Lengths(const std::vector<PromptInput>& prompts) {
   std::vector<int> lengths;
@@ -22,15 +39,17 @@ std::vector<int> Lengths(const std::vector<PromptInput>& prompts) {
 
 // Encodes the prompts of a completion, and keeps the text of each if it is echoed.
 Parsed<std::vector<PromptInput>> EncodePrompts(const ServedModel& model,
-                                               const CompletionRequest& request) {
+                                               const CompletionRequest& request,
+                                               const net::HttpReply& client) {
   std::vector<PromptInput> inputs;
+  const EncodeUse use{.truncation = request.options.truncation, .client = &client};
   const text::EncodeOptions options{.add_special_tokens = request.add_special_tokens,
                                     .parse_special = request.parse_special};
   for (const Prompt& prompt : request.prompts) {
+    if (client.disconnected()) return ApiError{.status = kStatusClientGone};
     PromptInput& input = inputs.emplace_back();
     if (const auto* text = std::get_if<std::string>(&prompt)) {
-      Parsed<std::vector<TokenId>> tokens =
-          EncodeText(model, *text, options, "prompt", request.options.truncation.wanted);
+      Parsed<std::vector<TokenId>> tokens = EncodeText(model, *text, options, "prompt", use);
       if (auto* error = std::get_if<ApiError>(&tokens)) return std::move(*error);
       input.tokens = std::move(std::get<std::vector<TokenId>>(tokens));
       if (request.echo) input.echo = *text;
@@ -45,6 +64,23 @@ Parsed<std::vector<PromptInput>> EncodePrompts(const ServedModel& model,
   return inputs;
 }
 
+// What the model's length leaves for a prompt.
+int PromptRoom(const GenerationOptions& options, int max_model_len) {
+  const int wanted = options.params.max_tokens.value_or(1);
+  if (options.clamps_length && wanted >= max_model_len) return max_model_len - 1;
+  return std::max(max_model_len - wanted, 1);
+}
+
+// The body, with a max_tokens that was lowered: `millrace verify` asks a server that may refuse.
+std::string BodyForLog(const GenerationSpec& spec, const std::string& body) {
+  const std::optional<int>& asked = spec.options.params.max_tokens;
+  if (!asked || spec.prompts.size() != 1 || spec.prompts[0].max_tokens >= *asked) return body;
+  auto changed = nlohmann::ordered_json::parse(body);
+  changed.erase("max_completion_tokens");
+  changed["max_tokens"] = spec.prompts[0].max_tokens;
+  return changed.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 }  // namespace
 
 void Service::Impl::Completions(Call call) {
@@ -54,12 +90,13 @@ void Service::Impl::Completions(Call call) {
   if (!loaded) return;
   if (state_ == ServiceState::kDraining) return call.reply->Send(ErrorResponse(Draining()));
   auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
+  if (!loaded->model.spec.generates) return refuse(EmbeddingsOnly());
   Parsed<CompletionRequest> parsed = ParseCompletionRequest(call.request.body, loaded->context);
   if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
   CompletionRequest& request = std::get<CompletionRequest>(parsed);
   const auto name = ServedName(request.options.model);
   if (!name) return refuse(ModelNotFound(request.options.model));
-  Parsed<std::vector<PromptInput>> prompts = EncodePrompts(loaded->model, request);
+  Parsed<std::vector<PromptInput>> prompts = EncodePrompts(loaded->model, request, *call.reply);
   if (auto* error = std::get_if<ApiError>(&prompts)) return refuse(*error);
 
   GenerationSpec spec;
@@ -81,15 +118,18 @@ void Service::Impl::ChatCompletions(Call call) {
   if (!loaded) return;
   if (state_ == ServiceState::kDraining) return call.reply->Send(ErrorResponse(Draining()));
   auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
+  if (!loaded->model.spec.generates) return refuse(EmbeddingsOnly());
   Parsed<ChatRequest> parsed = ParseChatRequest(call.request.body, loaded->context);
   if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
   ChatRequest& request = std::get<ChatRequest>(parsed);
   const auto name = ServedName(request.options.model);
   if (!name) return refuse(ModelNotFound(request.options.model));
+  if (call.reply->disconnected()) return;
   Parsed<std::string> prompt = RenderConversation(loaded->model, request.conversation);
   if (auto* error = std::get_if<ApiError>(&prompt)) return refuse(*error);
-  Parsed<std::vector<TokenId>> tokens = EncodeRendered(loaded->model, std::get<std::string>(prompt),
-                                                       request.options.truncation.wanted);
+  Parsed<std::vector<TokenId>> tokens =
+      EncodeRendered(loaded->model, std::get<std::string>(prompt),
+                     {.truncation = request.options.truncation, .client = call.reply.get()});
   if (auto* error = std::get_if<ApiError>(&tokens)) return refuse(*error);
 
   GenerationSpec spec;
@@ -126,26 +166,52 @@ void Service::Impl::BeginConstrained(std::shared_ptr<ModelContext> model_context
         ErrorResponse(UnsupportedField(field, field + ": " + grammars.status().message())));
   }
   const std::string grammar = spec.options.params.grammar;
-  auto begin = [this, field, model_context, call, spec, id](const Status& compiled) mutable {
-    if (!compiled.ok()) {
-      const std::string why = Printable(compiled.message(), kGrammarErrorBytesMax);
-      return call.reply->Send(ErrorResponse(BadField(
-          field, fmt::format("{} cannot be used to constrain the output: {}", field, why))));
+  auto begin = [this, field, model_context, call, spec, id,
+                grammars = *grammars](const Status& compiled) mutable {
+    if (compiled.code() == StatusCode::kInternal) {
+      return call.reply->Send(ErrorResponse(FromStatus(compiled)));
     }
+    if (!compiled.ok()) {
+      const auto [part, cause] = PartOf(spec.options, compiled.message());
+      const std::string why = Printable(cause, kGrammarErrorBytesMax);
+      return call.reply->Send(ErrorResponse(BadField(
+          field, fmt::format("{} cannot be used to constrain the output: {}", part, why))));
+    }
+    // Workers of the version before do not know GBNF.
+    spec.options.params.grammar = grammars->WithoutGbnf(spec.options.params.grammar);
     BeginCompiled(std::move(model_context), std::move(call), std::move(spec), id);
   };
   if (const auto known = (*grammars)->Known(grammar)) return begin(*known);
   registry_.Enter();
   const bool taken = compiling_.TryPost([this, begin, grammar, grammars = *grammars]() mutable {
+    const RequestRegistry::LeaveAtEnd leave(registry_);
     const Status tried = options_.try_grammar ? options_.try_grammar(grammar) : OkStatus();
     begin(tried.ok() ? grammars->Check(grammar) : tried);
-    registry_.Leave();
   });
   if (taken) return;
   registry_.Leave();
   call.reply->Send(ErrorResponse(FromStatus(
       ResourceExhausted("Too many new grammars wait to be compiled; try again in a moment."))));
 }
+
+namespace {
+
+std::optional<ApiError> CheckMasks(const ServedModel& model, const GenerationOptions& options) {
+  const SamplingParams& params = options.params;
+  if (params.allowed_token_ids.empty() && params.bad_words.empty()) return std::nullopt;
+  FirstToken first{.vocab_size = model.spec.vocab_size, .eos = model.end_tokens};
+  std::unique_ptr<TokenMatcher> matcher;  // the span is its
+  if (!params.grammar.empty() && model.grammars.ok()) {
+    matcher = (*model.grammars)->MatcherOf(params.grammar);
+    const auto allowed = matcher->Allowed({});
+    if (!allowed.ok()) return FromStatus(allowed.status());
+    first.constraint = *allowed;
+    first.constraint_field = options.constraint_field;
+  }
+  return CheckFirstToken(params, first);
+}
+
+}  // namespace
 
 void Service::Impl::BeginCompiled(std::shared_ptr<ModelContext> model_context, Call call,
                                   GenerationSpec spec, const std::string& id) {
@@ -156,8 +222,11 @@ void Service::Impl::BeginCompiled(std::shared_ptr<ModelContext> model_context, C
     }
     spec.options.params.bad_words = std::move(std::get<0>(words));
   }
-  const int max_model_len = model_context->model.max_model_len;
-  const int room = std::max(max_model_len - spec.options.params.max_tokens.value_or(1), 1);
+  if (const auto error = CheckMasks(model_context->model, spec.options)) {
+    return call.reply->Send(ErrorResponse(*error));
+  }
+  spec.options.clamps_length = call.clamps_max_tokens || options_.clamps_max_tokens;
+  const int room = PromptRoom(spec.options, model_context->model.max_model_len);
   for (PromptInput& prompt : spec.prompts) {
     Truncate(spec.options.truncation, room, prompt.tokens);
   }
@@ -182,7 +251,7 @@ void Service::Impl::BeginCompiled(std::shared_ptr<ModelContext> model_context, C
   spec.owner = call.owner;
   spec.trace = call.trace;
   spec.cache_salt = call.owner + options.cache_salt;
-  if (model_context->log != nullptr) spec.body = call.request.body;
+  if (model_context->log != nullptr) spec.body = BodyForLog(spec, call.request.body);
   std::shared_ptr<net::HttpReply> reply = call.reply;
   if (call.in_background) {
     spec.event_per_token = options.stream;

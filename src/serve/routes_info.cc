@@ -6,7 +6,9 @@
 
 #include "base/log.h"
 #include "base/units.h"
+#include "net/certificate_dates.h"
 #include "serve/account_json.h"
+#include "serve/health.h"
 #include "serve/request_spans.h"
 #include "serve/response.h"
 #include "serve/service_impl.h"
@@ -74,24 +76,11 @@ void Service::Impl::Load(Call call) {
   call.reply->Send(JsonResponse({{"server_load", registry_.Live().size()}}));
 }
 
-// Healthy means that every request that can run makes progress (the scheduler's watchdog).
 void Service::Impl::Health(Call call) {
   const std::shared_ptr<ModelContext> loaded = model_context();
-  const auto stalled = loaded ? loaded->model.engine->Stats().stalled : std::nullopt;
-  if (!stalled) return call.reply->Send(JsonResponse({{"status", "ok"}}));
-  const auto entry = registry_.Find(stalled->id);
-  ApiError error =
-      Unready(fmt::format("Request {} ({}) could run but makes no progress; it waits for: {}.",
-                          stalled->id.value(), entry ? entry->external_id : "",
-                          stalled->waits_for.empty() ? "nothing" : stalled->waits_for));
-  error.code = "stalled";
-  net::HttpResponse response = JsonResponse({{"status", "stalled"},
-                                             {"request", stalled->id.value()},
-                                             {"waits_for", stalled->waits_for},
-                                             {"age_s", stalled->age.seconds()},
-                                             {"error", ErrorBody(error)["error"]}},
-                                            503);
-  call.reply->Send(std::move(response));
+  const auto stats = loaded ? loaded->model.engine->Stats() : cluster::GeneratorStats{};
+  const auto entry = stats.stalled ? registry_.Find(stats.stalled->id) : std::nullopt;
+  call.reply->Send(HealthAnswer(stats, entry ? entry->external_id : ""));
 }
 
 void Service::Impl::ReadyRoute(Call call) {
@@ -99,13 +88,38 @@ void Service::Impl::ReadyRoute(Call call) {
     case ServiceState::kReady: {
       const std::optional<std::string> missing = model_context()->model.engine->NotReady();
       if (missing) return call.reply->Send(ErrorResponse(Unready(*missing)));
+      if (!stored_.Writable()) {
+        return call.reply->Send(
+            ErrorResponse(Unready("Objects cannot be stored; the server's log has the cause.")));
+      }
       return call.reply->Send(JsonResponse({{"status", "ready"}}));
     }
     case ServiceState::kLoading:
       return call.reply->Send(ErrorResponse(Unready("The model is still loading.")));
+    case ServiceState::kLeaving:
     case ServiceState::kDraining: return call.reply->Send(ErrorResponse(Draining()));
   }
 }
+
+namespace {
+
+std::vector<prometheus::MetricFamily> CertificateMetrics() {
+  prometheus::MetricFamily family{
+      "millrace_certificate_not_after_seconds",
+      "Unix time at which a TLS certificate that this process uses expires.",
+      prometheus::MetricType::Gauge,
+      {}};
+  for (const net::UsedCertificate& used : net::NotedCertificates()) {
+    prometheus::ClientMetric metric;
+    metric.label = {{"use", used.use}};
+    metric.gauge.value = static_cast<double>(used.dates.not_after_s);
+    family.metric.push_back(std::move(metric));
+  }
+  if (family.metric.empty()) return {};
+  return {std::move(family)};
+}
+
+}  // namespace
 
 void Service::Impl::Metrics(Call call) {
   std::vector<prometheus::MetricFamily> families = http_metrics_->Collect();
@@ -113,6 +127,7 @@ void Service::Impl::Metrics(Call call) {
     for (prometheus::MetricFamily& family : more) families.push_back(std::move(family));
   };
   append(ProcessMetrics());
+  append(CertificateMetrics());
   if (options_.spans != nullptr) append(SpanMetrics(options_.spans->counters()));
   if (std::shared_ptr<ModelContext> loaded = model_context()) {
     append(loaded->metrics.Collect(loaded->model.engine->Stats()));

@@ -13,6 +13,7 @@
 #include "serve/decorated_reply.h"
 #include "serve/gzip_body.h"
 #include "serve/later.h"
+#include "serve/limits.h"
 #include "serve/request_spans.h"
 #include "serve/service_impl.h"
 #include "serve/stored/multipart.h"
@@ -55,6 +56,11 @@ net::HttpResponse WrongCoding(std::string_view coding) {
        .code = "unsupported_media_type"});
   response.headers.emplace_back("accept-encoding", "gzip");
   return response;
+}
+
+// A request's own chat template may take long to compile and to render.
+bool MayHaveTemplate(std::string_view body) {
+  return body.find("\"chat_template\"") != std::string_view::npos;
 }
 
 ApiError NoSuchRoute(Endpoint endpoint, const Call& call) {
@@ -101,6 +107,7 @@ net::HttpHandler Service::Handler(Endpoint endpoint) {
 void Service::Ready(ServedModel model) { impl_->Ready(std::move(model)); }
 ServiceState Service::state() const { return impl_->state(); }
 void Service::SetApiKeys(ApiKeys keys) { impl_->SetApiKeys(std::move(keys)); }
+void Service::BeginLeaving() { impl_->BeginLeaving(); }
 void Service::BeginDrain() { impl_->BeginDrain(); }
 bool Service::Drain(Duration limit) { return impl_->Drain(limit); }
 
@@ -114,8 +121,9 @@ Service::Impl::Impl(ServiceOptions options, const Clock& clock)
            .new_id =
                [this](const std::string& prefix) { return NewId(prefix, next_id_.fetch_add(1)); }}),
       other_apis_(RoutesForOthers()),
+      ollama_(RoutesForOthers()),
       text_(RoutesForOthers()),
-      models_(RoutesForOthers(), options_.version, options_.resumable.enabled),
+      models_(RoutesForOthers(), options_.version, options_.root_path, options_.resumable.enabled),
       keeper_(options_.resumable.enabled ? std::make_unique<StreamKeeper>(options_.resumable, clock)
                                          : nullptr),
       pings_(options_.ping_after > Duration{}
@@ -125,7 +133,8 @@ Service::Impl::Impl(ServiceOptions options, const Clock& clock)
       next_id_(1),
       workers_(options_.worker_threads, 0),
       compiling_(2, kGrammarsWaitingMax),
-      large_(1, kLargeBodiesWaitingMax),
+      large_({std::begin(kBodyClassBytes), std::end(kBodyClassBytes)}, kBodiesWaitingMax,
+             kBodyBytesWaitingMax),
       stored_(RoutesForOthers(), {.store = options_.store,
                                   .queue = background_,
                                   .registry = registry_,
@@ -161,6 +170,7 @@ void Service::Impl::AddRoutes() {
   add("POST", "/v1/chat/completions", Access::kKeyed, &Impl::ChatCompletions);
   vectors_.AddTo(routes_);
   other_apis_.AddTo(routes_);
+  ollama_.AddTo(routes_);
   text_.AddTo(routes_);
   models_.AddTo(routes_);
   stored_.AddTo(routes_);
@@ -188,7 +198,14 @@ void Service::Impl::Handle(Endpoint endpoint, net::HttpRequest request,
   const auto given = request.Header("x-request-id");
   call.request_id =
       given && UsableRequestId(*given) ? std::string(*given) : NewId("req-", next_id_.fetch_add(1));
-  const RouteTable::Match match = routes_.Find(request.method, request.path);
+  // Access is decided on the same text as the route.
+  request.path = WithoutStraySlashes(request.path);
+  RouteTable::Match match = routes_.Find(request.method, request.path);
+  const auto below = BelowRoot(request.path, options_.root_path);
+  if (endpoint == Endpoint::kMain && below && match.on_path == nullptr) {
+    request.path = std::string(*below);
+    match = routes_.Find(request.method, request.path);
+  }
   // No CORS headers on the admin endpoints: a web page must not read answers to operators.
   Headers headers;
   if (endpoint == Endpoint::kMain) headers = CorsHeaders(request, options_.allowed_origins);
@@ -268,18 +285,40 @@ void Service::Impl::Dispatch(Endpoint endpoint, Call call, const RouteTable::Mat
 
 void Service::Impl::CallRoute(const Route& route, Call call, bool gzip) {
   if (call.request.body.size() <= kInlineBodyBytesMax) {
-    if (!gzip) return route.handler(std::move(call));
-    const Status status = Inflate(call, kInlineBodyBytesMax);
+    const Status status = gzip ? Inflate(call, kInlineBodyBytesMax) : OkStatus();
+    if (status.ok() && MayHaveTemplate(call.request.body)) {
+      return CallLarge(route, std::move(call), false, 0);
+    }
     if (status.ok()) return route.handler(std::move(call));
     if (status.code() != StatusCode::kTooLarge) {
       return call.reply->Send(ErrorResponse(FromStatus(status)));
     }
   }
-  CallLater(large_, registry_, "large requests", std::move(call), [this, &route, gzip](Call later) {
-    const Status status = gzip ? Inflate(later, options_.inflated_bytes_max) : OkStatus();
-    if (!status.ok()) return later.reply->Send(ErrorResponse(FromStatus(status)));
-    route.handler(std::move(later));
-  });
+  CallLarge(route, std::move(call), gzip, 0);
+}
+
+void Service::Impl::CallLarge(const Route& route, Call call, bool gzip, size_t bytes_at_least) {
+  if (!gzip) {
+    return CallLater(large_, registry_, "large requests", std::move(call), route.handler);
+  }
+  // How large it is shows only when it is inflated: each class does so up to its size.
+  const size_t known = std::max(call.request.body.size(), bytes_at_least);
+  const auto larger =
+      std::ranges::find_if(kBodyClassBytes, [&](size_t max) { return known <= max; });
+  const bool last = larger == std::end(kBodyClassBytes) || larger + 1 == std::end(kBodyClassBytes);
+  const size_t bytes_max =
+      last ? options_.inflated_bytes_max : std::min(*larger, options_.inflated_bytes_max);
+  CallLater(
+      large_, registry_, "large requests", std::move(call),
+      [this, &route, bytes_max](Call later) {
+        const Status status = Inflate(later, bytes_max);
+        if (status.code() == StatusCode::kTooLarge && bytes_max < options_.inflated_bytes_max) {
+          return CallLarge(route, std::move(later), true, bytes_max + 1);
+        }
+        if (!status.ok()) return later.reply->Send(ErrorResponse(FromStatus(status)));
+        route.handler(std::move(later));
+      },
+      bytes_at_least);
 }
 
 void Service::Impl::CallInside(Call call) {
@@ -296,13 +335,15 @@ Status Service::Impl::Inflate(Call& call, size_t bytes_max) {
 }
 
 void Service::Impl::Ready(ServedModel model) {
-  ParseContext context{.vocab_size = model.spec.vocab_size,
-                       .max_model_len = model.max_model_len,
-                       .embedding_size = model.spec.embedding_size,
-                       .defaults = model.defaults,
-                       .parse_special_default = options_.parse_special_in_prompts,
-                       .finds_tool_calls = model.tool_format != nullptr,
-                       .takes_templates = options_.takes_templates};
+  ParseContext context{
+      .vocab_size = model.spec.vocab_size,
+      .max_model_len = model.max_model_len,
+      .embedding_size = model.spec.embedding_size,
+      .defaults = model.defaults,
+      .parse_special_default = options_.parse_special_in_prompts,
+      .finds_tool_calls = model.tool_format != nullptr,
+      .takes_templates = options_.takes_templates,
+      .chat_template = model.chat_template ? model.chat_template->all_sources() : ""};
   auto made = std::shared_ptr<ModelContext>(
       new ModelContext{.model = model,
                        .context = std::move(context),

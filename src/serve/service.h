@@ -41,12 +41,14 @@ struct ServiceOptions {
   std::vector<std::string> served_names;  // at least one; the first is shown in answers and metrics
   // Also accepted as "model" in requests but never shown: the path that the model was loaded from.
   std::vector<std::string> unlisted_names;
-  std::string version;  // of the program
+  std::string version;    // of the program
+  std::string root_path;  // "/llm": routes of Endpoint::kMain are found below it too; empty: none
   ApiKeys api_keys;
   ApiKeys admin_keys;  // of Endpoint::kAdminListen
   std::vector<std::string> allowed_origins = {"*"};
   bool parse_special_in_prompts = false;  // default of the field parse_special
   bool takes_templates = false;           // a chat request may have its own chat template
+  bool clamps_max_tokens = false;         // max_tokens beyond the context is lowered on every route
   // Limit of a body that arrives as gzip, once it is inflated; HttpServer has it for all others.
   size_t inflated_bytes_max = net::HttpLimits().body_bytes_max;
   int worker_threads = 1;      // detokenizing and JSON of all streams
@@ -79,12 +81,13 @@ struct ServedModel {
   const text::ToolFormat* tool_format = nullptr;
   const text::ReasoningFormat* reasoning_format = nullptr;
   ModelSpec spec;
+  std::vector<TokenId> end_tokens;  // end an answer, unless a request has ignore_eos
   int max_model_len = 0;
   SamplingDefaults defaults;
   std::map<std::string, std::string> cache_config;  // labels of vllm:cache_config_info
 };
 
-enum class ServiceState { kLoading, kReady, kDraining };
+enum class ServiceState { kLoading, kReady, kLeaving, kDraining };
 
 class Service {
  public:
@@ -103,6 +106,9 @@ class Service {
   // The keys of requests from now on, in place of those of the options. Any thread.
   void SetApiKeys(ApiKeys keys);
 
+  // From now on /ready gets 503, and everything else is served as before: load balancers see that
+  // the server ends before it refuses requests. kReady -> kLeaving.
+  void BeginLeaving();
   // From now on, new generation requests and /ready get 503.
   void BeginDrain();
   // BeginDrain, then Generator::Drain(limit), then waits until the last answers are written.

@@ -9,9 +9,11 @@
 
 #include "base/mutex.h"
 #include "net/http.h"
+#include "serve/body_pool.h"
 #include "serve/cluster_admin.h"
 #include "serve/model_context.h"
 #include "serve/model_routes.h"
+#include "serve/ollama_routes.h"
 #include "serve/other_apis.h"
 #include "serve/router.h"
 #include "serve/service.h"
@@ -27,10 +29,6 @@ namespace millrace::serve {
 
 struct GenerationSpec;
 
-// Bodies up to this size are parsed and tokenized on the I/O thread, in about a millisecond. A
-// separate thread handles larger ones.
-inline constexpr size_t kInlineBodyBytesMax = 16 << 10;
-inline constexpr size_t kLargeBodiesWaitingMax = 64;
 // A grammar that is not compiled yet is tried and compiled on threads of their own.
 inline constexpr size_t kGrammarsWaitingMax = 64;
 // Requests without a client.
@@ -47,6 +45,7 @@ class Service::Impl {
   void Ready(ServedModel model);
   ServiceState state() const { return state_; }
   void SetApiKeys(ApiKeys keys);
+  void BeginLeaving() { state_ = ServiceState::kLeaving; }
   void BeginDrain() { state_ = ServiceState::kDraining; }
   bool Drain(Duration limit);
 
@@ -60,6 +59,8 @@ class Service::Impl {
                                     Call* call) const;
   // `gzip`: the body is compressed, and inflated first.
   void CallRoute(const Route& route, Call call, bool gzip);
+  // On a thread of large_, of the class for that many bytes.
+  void CallLarge(const Route& route, Call call, bool gzip, size_t bytes_at_least);
   static Status Inflate(Call& call, size_t bytes_max);
   // Calls the route of a request that the service makes itself.
   void CallInside(Call call);
@@ -112,6 +113,7 @@ class Service::Impl {
   RouteTable routes_;
   VectorRoutes vectors_;
   OtherApis other_apis_;
+  OllamaRoutes ollama_;
   TextRoutes text_;
   ModelRoutes models_;
   const std::unique_ptr<StreamKeeper> keeper_;       // null: streams end with their connection
@@ -128,7 +130,7 @@ class Service::Impl {
 
   WorkerPool workers_;    // streams
   WorkerPool compiling_;  // grammars
-  WorkerPool large_;      // parsing and tokenizing large bodies; the pools are last: joined first
+  BodyPool large_;        // parsing and tokenizing large bodies; the pools are last: joined first
   StoredRoutes stored_;
   BackgroundQueue background_;  // its thread uses all of these
 };
@@ -137,21 +139,32 @@ class Service::Impl {
 std::string NewId(const std::string& prefix, uint64_t number);
 int64_t UnixSeconds();
 
-// Convert to token ids; errors of EncodeText name the field `param`. `any_length`: a text that is
-// too long for the model is for the caller to cut.
+// What tokens are for: how many are wanted, and by whom.
+struct EncodeUse {
+  Truncation truncation = {};              // Truncate cuts a text with more tokens
+  const net::HttpReply* client = nullptr;  // when it has left, the work ends
+  bool shown = false;                      // only counted or shown: more than the model's context
+};
+
+// Convert to token ids; errors of EncodeText name the field `param`. A text that is too long is
+// refused, or tokenized as far as Truncate keeps it.
 Parsed<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::string& text,
                                         const text::EncodeOptions& options,
-                                        const std::string& param, bool any_length = false);
+                                        const std::string& param, const EncodeUse& use);
 // Cuts a prompt as the request asks; `room` is what the model's length leaves for it, in tokens.
 void Truncate(const Truncation& truncation, int room, std::vector<TokenId>& tokens);
 // The prompt of a conversation, and its tokens.
 // For SamplingParams::bad_words: each word as it begins a text, and as it follows a space.
 Parsed<std::vector<std::vector<TokenId>>> BadWordTokens(const ServedModel& model,
                                                         const std::vector<std::string>& words);
+// For a status of ChatTemplate::Render: names the field of the request that the template failed at,
+// if it can be told. `own`: the template is the request's.
+ApiError TemplateError(const Status& status, const Conversation& conversation, bool own);
 Parsed<std::string> RenderConversation(const ServedModel& model, const Conversation& conversation);
 Parsed<std::vector<TokenId>> EncodeRendered(const ServedModel& model, const std::string& prompt,
-                                            bool any_length = false);
+                                            const EncodeUse& use);
 Parsed<std::vector<TokenId>> EncodeConversation(const ServedModel& model,
-                                                const Conversation& conversation);
+                                                const Conversation& conversation,
+                                                const EncodeUse& use);
 
 }  // namespace millrace::serve

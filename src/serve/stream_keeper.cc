@@ -7,6 +7,8 @@
 #include <chrono>
 #include <vector>
 
+#include "base/task_barrier.h"
+
 namespace millrace::serve {
 namespace {
 
@@ -92,7 +94,8 @@ std::shared_ptr<RetainedStream> StreamKeeper::Find(const std::string& owner,
 
 void StreamKeeper::Run() {
   while (true) {
-    const std::optional<Time> again = Sweep();
+    std::optional<Time> again;
+    RunTask("keeping streams", [&] { again = Sweep(); });
     MutexLock lock(shared_->mutex);
     const auto awake = [this]() MR_REQUIRES(shared_->mutex) {
       return shared_->woken || shared_->stopping;

@@ -1,8 +1,11 @@
 #include "serve/text_routes.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "serve/ignored_fields.h"
+#include "serve/limits.h"
 #include "serve/service_impl.h"
 
 namespace millrace::serve {
@@ -38,12 +41,17 @@ void TextRoutes::Tokenize(Call call) {
   const ServedModel& model = loaded->model;
   const text::EncodeOptions options{.add_special_tokens = request.add_special_tokens,
                                     .parse_special = request.parse_special};
+  const EncodeUse use{.client = call.reply.get(), .shown = true};
   const auto* text = std::get_if<std::string>(&request.input);
   std::vector<TokenId> tokens;
-  if (text == nullptr || !text->empty()) {
+  if (text != nullptr && text->empty()) {  // it may have no tokens but those around a text
+    Result<std::vector<TokenId>> around = model.tokenizer->Encode("", options);
+    if (!around.ok()) return refuse(FromStatus(around.status(), "prompt"));
+    tokens = *std::move(around);
+  } else {
     Parsed<std::vector<TokenId>> encoded =
-        text != nullptr ? EncodeText(model, *text, options, "prompt")
-                        : EncodeConversation(model, std::get<Conversation>(request.input));
+        text != nullptr ? EncodeText(model, *text, options, "prompt", use)
+                        : EncodeConversation(model, std::get<Conversation>(request.input), use);
     if (auto* error = std::get_if<ApiError>(&encoded)) return refuse(*error);
     tokens = std::move(std::get<std::vector<TokenId>>(encoded));
   }
@@ -67,6 +75,14 @@ void TextRoutes::Detokenize(Call call) {
   if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
   const DetokenizeRequest& request = std::get<DetokenizeRequest>(parsed);
   if (!routes_.served_name(request.model)) return refuse(ModelNotFound(request.model));
+  size_t bytes = 0;
+  for (const TokenId token : request.tokens) {
+    bytes += loaded->model.tokenizer->Token(token).text.size();
+  }
+  if (bytes > kDetokenizedBytesMax) {
+    return refuse(BadField("tokens", fmt::format("tokens are a text of {} bytes, the limit is {}",
+                                                 bytes, kDetokenizedBytesMax)));
+  }
   const std::string prompt = loaded->model.tokenizer->Decode(request.tokens, false);
   call.reply->Send(WithIgnored(JsonResponse({{"prompt", prompt}}), request.ignored));
 }
@@ -102,13 +118,16 @@ void TextRoutes::TokenizerInfo(Call call) {
     return id ? Json(std::string(tokenizer.Token(*id).raw)) : Json();
   };
   const auto& chat = loaded->model.chat_template;
-  call.reply->Send(JsonResponse({{"bos_token", written(tokenizer.bos())},
-                                 {"eos_token", written(tokenizer.eos())},
-                                 {"unk_token", written(tokenizer.unk())},
-                                 {"pad_token", written(tokenizer.pad())},
-                                 {"chat_template", chat ? Json(chat->source()) : Json()},
-                                 {"vocab_size", tokenizer.vocab_size()},
-                                 {"model_max_length", loaded->model.max_model_len}}));
+  Json info = {{"bos_token", written(tokenizer.bos())},
+               {"eos_token", written(tokenizer.eos())},
+               {"eos_token_ids", loaded->model.end_tokens},
+               {"unk_token", written(tokenizer.unk())},
+               {"pad_token", written(tokenizer.pad())},
+               {"chat_template", chat ? Json(chat->source()) : Json()},
+               {"vocab_size", tokenizer.vocab_size()},
+               {"model_max_length", loaded->model.max_model_len}};
+  if (chat && chat->sources().size() > 1) info["chat_templates"] = chat->sources();
+  call.reply->Send(JsonResponse(info));
 }
 
 }  // namespace millrace::serve

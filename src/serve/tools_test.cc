@@ -8,6 +8,7 @@
 #include "serve/testing/fixtures.h"
 #include "serve/tool_use.h"
 #include "text/token_table.h"
+#include "text/tool_grammar.h"
 
 namespace millrace::serve {
 namespace {
@@ -111,13 +112,117 @@ TEST(Tools, OneCallIfParallelCallsAreRefused) {
   EXPECT_EQ(message["tool_calls"].size(), 1u);
 }
 
-TEST(Tools, RequiredCallsContradictAResponseFormat) {
+constexpr char kLongCall[] =
+    "Sure.<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"one STOP two\"}}</tool_call>";
+
+// The choice of a whole answer; that of a stream is the same.
+Json ChoiceOf(TestServer& server, const Json& body) {
+  const Json choice = server.Call("/v1/chat/completions", body)["choices"][0];
+  Json finish, stop;
+  std::string content;
+  Json calls = Json::array();
+  for (const Json& event : server.Stream("/v1/chat/completions", body)) {
+    const Json& delta = event["choices"][0]["delta"];
+    content += delta.value("content", "");
+    for (const Json& part : delta.value("tool_calls", Json::array())) {
+      if (part["index"] == Json(calls.size())) {
+        calls.push_back(part["function"]);
+      } else {
+        calls.back()["arguments"] = calls.back()["arguments"].get<std::string>() +
+                                    part["function"]["arguments"].get<std::string>();
+      }
+    }
+    if (event["choices"][0]["finish_reason"].is_null()) continue;
+    finish = event["choices"][0]["finish_reason"];
+    stop = event["choices"][0]["stop_reason"];
+  }
+  EXPECT_EQ(finish, choice["finish_reason"]);
+  EXPECT_EQ(stop, choice["stop_reason"]);
+  const Json& message = choice["message"];
+  EXPECT_EQ(content, message["content"].is_null() ? "" : message["content"].get<std::string>());
+  Json whole = Json::array();
+  for (const Json& call : message.value("tool_calls", Json::array()))
+    whole.push_back(call["function"]);
+  EXPECT_EQ(calls, whole);
+  return choice;
+}
+
+TEST(Tools, AStopStringInArgumentsEndsTheAnswerNotTheCall) {
+  TestServer server(Reciting(kLongCall));
+  Json body = ToolsBody();
+  body["stop"] = {"STOP"};
+  const Json choice = ChoiceOf(server, body);
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["stop_reason"], "STOP");
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"s\": \"one ");
+  body["stop"] = {"</tool_call>"};
+  EXPECT_EQ(ChoiceOf(server, body)["finish_reason"], "tool_calls") << "the call is whole";
+  body["stop"] = {"\"name"};
+  const Json early = ChoiceOf(server, body);
+  EXPECT_EQ(early["finish_reason"], "stop");
+  EXPECT_EQ(early["message"]["content"], "Sure.");
+  EXPECT_FALSE(early["message"].contains("tool_calls"));
+}
+
+TEST(Tools, ACallIsCutAnywhere) {
+  for (const auto& [format, script] : std::vector<std::pair<std::string, std::string>>{
+           {"hermes", kLongCall},
+           {"qwen3_coder",
+            "Sure.<tool_call>\n<function=f>\n<parameter=s>\na\n</parameter>\n</function>\n</"
+            "tool_call>"},
+           {"mistral", "Sure.[TOOL_CALLS]f[ARGS]{\"s\": \"a\"}"},
+           {"lfm2", "Sure.<|tool_call_start|>[f(s='a')]<|tool_call_end|>"}}) {
+    TestServerOptions options = Reciting(script);
+    options.tool_format = format;
+    TestServer server(options);
+    Json body = ToolsBody();
+    for (size_t tokens = 30; tokens < script.size(); ++tokens) {
+      body["max_tokens"] = tokens;
+      const Json choice = server.Call("/v1/chat/completions", body)["choices"][0];
+      ASSERT_EQ(choice["finish_reason"], "length") << format << " " << tokens;
+      ASSERT_EQ(choice["message"]["content"], "Sure.") << format << " " << tokens;
+    }
+    body["max_tokens"] = script.size() + 1;
+    EXPECT_EQ(ChoiceOf(server, body)["finish_reason"], "tool_calls") << format;
+  }
+}
+
+TEST(Tools, ArgumentsThatAreNoJsonDoNotEndAsCalls) {
+  TestServer server(
+      Reciting("<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": 'a'}}</tool_call>Done."));
+  const Json choice = ChoiceOf(server, ToolsBody());
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["message"]["content"], "Done.");
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"s\": 'a'}}");
+}
+
+TEST(Tools, ValuesHaveTheTypesOfTheSchema) {
+  TestServerOptions options = Reciting(
+      "<tool_call>f\n<arg_key>s</arg_key>\n<arg_value>1</arg_value>\n<arg_key>n</arg_key>\n"
+      "<arg_value>12345678901234567890123</arg_value>\n</tool_call>");
+  options.tool_format = "glm45";
+  TestServer server(options);
+  Json body = ToolsBody();
+  body["tools"] = Json::parse(R"([{"type": "function", "function": {"name": "f", "parameters":
+      {"type": "object", "properties": {"s": {"anyOf": [{"$ref": "#/$defs/S"}, {"type": "null"}]},
+       "n": {"type": ["integer", "null"]}}, "$defs": {"S": {"enum": ["1", "2"]}}}}}])");
+  EXPECT_EQ(ChoiceOf(server, body)["message"]["tool_calls"][0]["function"]["arguments"],
+            "{\"s\":\"1\",\"n\":12345678901234567890123}");
+}
+
+TEST(Tools, RequiredCallsWinOverAResponseFormat) {
   TestServer server(Reciting("x"));
   Json body = ToolsBody();
   body["tool_choice"] = "required";
   body["response_format"] = {{"type", "json_object"}};
-  const Json error = server.Call("/v1/chat/completions", body, 400)["error"];
-  EXPECT_EQ(error["param"], "tool_choice");
+  auto reply = server.Post("/v1/chat/completions", body);
+  ASSERT_TRUE(reply->WaitDone());
+  EXPECT_EQ(reply->status(), 200) << reply->body();
+  EXPECT_EQ(reply->Header("x-millrace-ignored"), "response_format");
+  // Other constraints are no wishes for the text of an answer.
+  body.erase("response_format");
+  body["guided_regex"] = "a+";
+  EXPECT_EQ(server.Call("/v1/chat/completions", body, 400)["error"]["param"], "tool_choice");
 }
 
 TEST(Tools, ANameThatIsNoToolIsRefused) {
@@ -132,9 +237,64 @@ TEST(Tools, ASchemaThatCannotBeUsedIsRefused) {
   TestServer server(Reciting("x"));
   Json body = ToolsBody();
   body["tool_choice"] = "required";
-  body["tools"][0]["function"]["parameters"] = {{"type", "what"}};
+  body["tools"][1]["function"]["parameters"]["properties"] = {{"a", {{"type", "what"}}}};
+  const auto refusal = [&](const Json& choice) {
+    body["tool_choice"] = choice;
+    const Json error = server.Call("/v1/chat/completions", body, 400)["error"];
+    EXPECT_EQ(error["param"], "tools");
+    return error["message"].get<std::string>();
+  };
+  const std::string which = "tools[1].function.parameters cannot be used";
+  EXPECT_EQ(refusal("required").find(which), 0u);
+  EXPECT_EQ(refusal({{"type", "function"}, {"function", {{"name", "g"}}}}).find(which), 0u);
+  body["tools"][1]["function"]["strict"] = true;
+  EXPECT_EQ(refusal("auto").find(which), 0u);
+}
+
+TEST(Tools, ASchemaOfSomethingElseIsRefused) {
+  TestServer server(Reciting("x"));
+  Json body = ToolsBody();
+  body["tool_choice"] = "required";
+  body["tools"][1]["function"]["parameters"] = {{"type", "array"}};
   const Json error = server.Call("/v1/chat/completions", body, 400)["error"];
-  EXPECT_EQ(error["param"], "tools");
+  EXPECT_EQ(error["message"],
+            "tools[1].function.parameters.type must be \"object\", because arguments are one; got "
+            "\"array\"");
+}
+
+// A schema may leave out that arguments are an object.
+TEST(Tools, RequiredArgumentsAreAnObject) {
+  for (const Json& schema : {Json{{"properties", {{"a", {{"enum", {1}}}}}}, {"required", {"a"}}},
+                             Json{{"type", {"object", "null"}}, {"required", {"a"}}}}) {
+    const text::OrderedJson tools = {
+        {{"type", "function"}, {"function", {{"name", "f"}, {"parameters", schema}}}}};
+    const std::string grammar =
+        text::CallGrammar(text::PlainJsonFormat(), tools, {.many = false, .first = 0},
+                          [](auto) { return std::nullopt; });
+    EXPECT_NE(grammar.find("\"type\":\"object\""), std::string::npos) << grammar;
+    EXPECT_EQ(grammar.find("null"), std::string::npos) << grammar;
+  }
+}
+
+TEST(Tools, ARequiredCallDoesNotGoWithABeamSearch) {
+  TestServer server(Reciting("x"));
+  Json body = ToolsBody();
+  body.update({{"tool_choice", "required"}, {"use_beam_search", true}, {"temperature", 0}});
+  body["best_of"] = 2;
+  const Json error = server.Call("/v1/chat/completions", body, 400)["error"];
+  EXPECT_EQ(error["param"], "use_beam_search");
+  EXPECT_NE(error["message"].get<std::string>().find("tools"), std::string::npos);
+}
+
+TEST(Tools, ReasoningThatTheLastMessageOpensGoesOn) {
+  TestServer server(Reciting("more</think>Yes."));
+  const Json message = server.Call("/v1/chat/completions",
+                                   {{"messages",
+                                     {{{"role", "user"}, {"content", "x"}},
+                                      {{"role", "assistant"}, {"content", "<think>some"}}}},
+                                    {"continue_final_message", true}})["choices"][0]["message"];
+  EXPECT_EQ(message["reasoning_content"], "more");
+  EXPECT_EQ(message["content"], "Yes.");
 }
 
 // What the grammars of each format let a model write, read by the parser of the format.
@@ -180,6 +340,8 @@ TEST_F(RequiredCalls, AreCallsOfTheToolsInEveryFormat) {
       request.tools.choice = ToolUse::Choice::kRequired;
       if (seed % 3 == 0) request.tools.only = "f";
       request.tools.many = seed % 2 == 0;
+      request.conversation.messages =
+          R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}, {"function": {"name": "f"}}]}])";
       AnswerSplit split;
       const auto error = PrepareAnswer(model_, "", request, split);
       ASSERT_FALSE(error) << error->message;
@@ -188,6 +350,11 @@ TEST_F(RequiredCalls, AreCallsOfTheToolsInEveryFormat) {
       text::AnswerPieces pieces;
       parser.Push(text, pieces);
       parser.Finish(pieces);
+      EXPECT_TRUE(parser.has_whole_calls()) << format.name << ": " << text;
+      if (format.name == "kimi_k2") {
+        EXPECT_NE(text.find(":2<|tool_call_argument_begin|>"), std::string::npos)
+            << "two calls are in the conversation: " << text;
+      }
       EXPECT_EQ(pieces.content, "") << format.name << ": " << text;
       ASSERT_FALSE(pieces.calls.empty()) << format.name << ": " << text;
       for (const text::ToolCallDelta& call : pieces.calls) {

@@ -7,15 +7,38 @@
 #include "serve/response.h"
 
 namespace millrace::serve {
+namespace {
 
-TranslatedReply::TranslatedReply(std::shared_ptr<net::HttpReply> inner, std::string ignored)
+// The rest of a call that is open, as a chunk of its own: it goes on before what follows it. Null:
+// there is none, or nothing else in the chunk.
+Json TakeOpenCall(Json& chunk) {
+  if (chunk["choices"].empty()) return nullptr;
+  Json& delta = chunk["choices"][0]["delta"];
+  const auto calls = delta.find("tool_calls");
+  if (calls == delta.end() || calls->empty() || delta.size() == 1) return nullptr;
+  if ((*calls)[0].contains("id")) return nullptr;
+  Json open = chunk;
+  Json& choice = open["choices"][0];
+  choice["delta"] = {{"tool_calls", Json::array({std::move((*calls)[0])})}};
+  choice["finish_reason"] = nullptr;
+  choice["logprobs"] = nullptr;
+  calls->erase(calls->begin());
+  return open;
+}
+
+}  // namespace
+
+TranslatedReply::TranslatedReply(std::shared_ptr<net::HttpReply> inner, std::string ignored,
+                                 FieldNames names)
     : inner_(std::move(inner)),
       ignored_(std::move(ignored)),
+      names_(std::move(names)),
       parser_([this](std::string_view, std::string_view data) { TakeEvent(data); }) {}
 
 void TranslatedReply::Send(net::HttpResponse response) {
-  const Json body = Json::parse(response.body, nullptr, false);
+  Json body = Json::parse(response.body, nullptr, false);
   MR_CHECK(body.is_object()) << "an answer that is not JSON";
+  if (response.status != 200) names_.Rename(body["error"]);
   const Json translated =
       response.status == 200 ? Whole(body) : Error(body.value("error", Json()), response.status);
   response.body = DumpJson(translated);
@@ -32,18 +55,21 @@ void TranslatedReply::Start(net::HttpResponse head) {
 }
 
 void TranslatedReply::AddIgnored(net::HttpResponse& response) const {
-  if (ignored_.empty()) return;
+  const auto renamed = [this](std::string_view name) { return names_.Of(name); };
   for (auto& [name, value] : response.headers) {
     if (name != kIgnoredHeader) continue;
-    value += ", " + ignored_;
+    value = JoinIgnored(value, ignored_, renamed);
     return;
   }
-  response.headers.emplace_back(kIgnoredHeader, ignored_);
+  if (!ignored_.empty()) response.headers.emplace_back(kIgnoredHeader, ignored_);
 }
+
+std::string TranslatedReply::Ping() const { return std::string(kPing); }
 
 bool TranslatedReply::Write(std::string part) {
   if (part == kPing) {
-    return HasComments() ? inner_->Write(std::move(part)) : !inner_->disconnected();
+    std::string ping = Ping();
+    return ping.empty() ? !inner_->disconnected() : inner_->Write(std::move(ping));
   }
   const Status fed = parser_.Feed(part);
   MR_CHECK(fed.ok()) << fed.ToString();
@@ -56,9 +82,15 @@ void TranslatedReply::TakeEvent(std::string_view data) {
     out_ += Done();
     return;
   }
-  const Json event = Json::parse(data, nullptr, false);
+  Json event = Json::parse(data, nullptr, false);
   MR_CHECK(event.is_object()) << "an event that is not JSON";
-  out_ += event.contains("error") ? StreamError(event["error"]) : Chunk(event);
+  if (event.contains("error")) {
+    names_.Rename(event["error"]);
+    out_ += StreamError(event["error"]);
+  } else {
+    if (const Json open = TakeOpenCall(event); !open.is_null()) out_ += Chunk(open);
+    out_ += Chunk(event);
+  }
 }
 
 }  // namespace millrace::serve

@@ -11,13 +11,16 @@
 #include "base/json.h"
 #include "net/http.h"
 #include "net/sse.h"
+#include "serve/field_names.h"
 
 namespace millrace::serve {
 
 class TranslatedReply : public net::HttpReply {
  public:
-  // `ignored`: names of the request's fields that the chat route does not see.
-  explicit TranslatedReply(std::shared_ptr<net::HttpReply> inner, std::string ignored = {});
+  // `ignored`: names of the request's fields that the chat route does not see. `names`: what the
+  // client calls those that it sees.
+  explicit TranslatedReply(std::shared_ptr<net::HttpReply> inner, std::string ignored = {},
+                           FieldNames names = {});
 
   void Send(net::HttpResponse response) override;
   void Start(net::HttpResponse head) override;
@@ -38,8 +41,8 @@ class TranslatedReply : public net::HttpReply {
   virtual std::string Chunk(const Json& chunk) = 0;
   virtual std::string Done() = 0;
   virtual std::string StreamError(const Json& error) = 0;
-  // Whether its streams may have comments of server-sent events.
-  virtual bool HasComments() const { return true; }
+  // What a silent stream sends: a comment of server-sent events. Empty: nothing.
+  virtual std::string Ping() const;
   virtual const char* StreamType() const { return "text/event-stream; charset=utf-8"; }
 
  private:
@@ -48,6 +51,7 @@ class TranslatedReply : public net::HttpReply {
 
   const std::shared_ptr<net::HttpReply> inner_;
   const std::string ignored_;
+  const FieldNames names_;
   net::SseParser parser_;
   std::string out_;  // translated, not yet written
 };

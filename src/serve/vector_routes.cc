@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "serve/decorated_reply.h"
 #include "serve/embedding.h"
 #include "serve/service_impl.h"
 #include "serve/vectors.h"
@@ -25,13 +26,13 @@ ApiError TooLongForVector(int max_model_len, const std::string& where, size_t to
 }
 
 Parsed<std::vector<TokenId>> EncodeInput(const ServedModel& model, const VectorOptions& options,
-                                         const VectorInput& input) {
+                                         const VectorInput& input, const net::HttpReply* client) {
   std::vector<TokenId> tokens;
   if (const auto* text = std::get_if<std::string>(&input.prompt)) {
     Parsed<std::vector<TokenId>> encoded = EncodeText(
         model, *text,
         {.add_special_tokens = options.add_special_tokens, .parse_special = options.parse_special},
-        input.where, options.truncation.wanted);
+        input.where, {.truncation = options.truncation, .client = client});
     if (auto* error = std::get_if<ApiError>(&encoded)) return std::move(*error);
     tokens = std::move(std::get<std::vector<TokenId>>(encoded));
   } else {
@@ -45,10 +46,12 @@ Parsed<std::vector<TokenId>> EncodeInput(const ServedModel& model, const VectorO
 // The error names the field, without the index.
 Parsed<std::vector<std::vector<TokenId>>> EncodeInputs(const ServedModel& model,
                                                        const VectorOptions& options,
-                                                       const std::vector<VectorInput>& inputs) {
+                                                       const std::vector<VectorInput>& inputs,
+                                                       const net::HttpReply* client) {
   std::vector<std::vector<TokenId>> prompts;
   for (const VectorInput& input : inputs) {
-    Parsed<std::vector<TokenId>> tokens = EncodeInput(model, options, input);
+    if (client->disconnected()) return ApiError{.status = kStatusClientGone};
+    Parsed<std::vector<TokenId>> tokens = EncodeInput(model, options, input, client);
     if (auto* error = std::get_if<ApiError>(&tokens)) {
       error->param = input.where.substr(0, input.where.find('['));
       return std::move(*error);
@@ -121,7 +124,7 @@ void VectorRoutes::Make(Call call, const char* id_prefix,
   const VectorOptions& options = request->options;
   const auto name = host_.served_name(options.model);
   if (!name) return refuse(ModelNotFound(options.model));
-  auto prompts = EncodeInputs(loaded->model, options, request->inputs);
+  auto prompts = EncodeInputs(loaded->model, options, request->inputs, call.reply.get());
   if (auto* error = std::get_if<ApiError>(&prompts)) return refuse(*error);
 
   EmbeddingSpec spec{.options = options,

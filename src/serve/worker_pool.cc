@@ -1,6 +1,7 @@
 #include "serve/worker_pool.h"
 
 #include "base/check.h"
+#include "base/task_barrier.h"
 
 namespace millrace::serve {
 
@@ -47,7 +48,7 @@ void WorkerPool::Run() {
     std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
-    task();
+    RunTask("a task of a worker thread", task);
     task = nullptr;  // destroys its captures outside the lock
     lock.lock();
   }

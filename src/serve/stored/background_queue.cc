@@ -3,7 +3,14 @@
 #include <chrono>
 #include <utility>
 
+#include "base/task_barrier.h"
+
 namespace millrace::serve {
+namespace {
+
+constexpr int64_t kJobCostBytes = 1024;  // of each job, beside its text
+
+}  // namespace
 
 BackgroundQueue::BackgroundQueue(int running_max, size_t waiting_max, Duration pause)
     : running_max_(running_max),
@@ -20,18 +27,25 @@ BackgroundQueue::~BackgroundQueue() {
   thread_.join();
 }
 
-bool BackgroundQueue::TryPost(Job job) {
-  {
-    MutexLock lock(mutex_);
-    if (waiting_.size() >= waiting_max_) return false;
-  }
-  Post(std::move(job));
+bool BackgroundQueue::TryPost(const std::string& owner, size_t bytes, Job job) {
+  MutexLock lock(mutex_);
+  const bool full = waiting_.size() >= waiting_max_;
+  const bool has_its_share = !owner.empty() && 2 * waiting_.size_of(owner) >= waiting_max_;
+  if (full || has_its_share) return false;
+  Push(std::make_shared<Waiting>(Waiting{owner, std::move(job)}),
+       static_cast<int64_t>(bytes) + kJobCostBytes);
   return true;
 }
 
-void BackgroundQueue::Post(Job job) {
+void BackgroundQueue::Post(const std::string& owner, size_t bytes, Job job) {
   MutexLock lock(mutex_);
-  waiting_.push_back(std::make_shared<Job>(std::move(job)));
+  Push(std::make_shared<Waiting>(Waiting{owner, std::move(job)}),
+       static_cast<int64_t>(bytes) + kJobCostBytes);
+}
+
+void BackgroundQueue::Push(std::shared_ptr<Waiting> waiting, int64_t cost) {
+  const std::string owner = waiting->owner;
+  waiting_.Push(owner, cost, std::move(waiting));
   changed_.notify_all();
 }
 
@@ -53,21 +67,23 @@ void BackgroundQueue::Run() {
       pausing_ = false;
     }
     if (stopping_) return;
-    std::shared_ptr<Job> job = std::move(waiting_.front());
-    waiting_.pop_front();
+    std::shared_ptr<Waiting> next = *waiting_.Pop();
     ++running_;
+    next->runs = true;
     lock.unlock();
-    (*job)([this, job](End end) { Ended(job, end); });
-    job.reset();  // outside the lock
+    const auto run = [&] { next->job([this, next](End end) { Ended(next, end); }); };
+    if (!RunTask("a request in the background", run)) Ended(next, End::kDone);
+    next.reset();  // outside the lock
     lock.lock();
   }
 }
 
-void BackgroundQueue::Ended(std::shared_ptr<Job> job, End end) {
+void BackgroundQueue::Ended(std::shared_ptr<Waiting> waiting, End end) {
   MutexLock lock(mutex_);
+  if (!std::exchange(waiting->runs, false)) return;  // it ended before it threw
   --running_;
-  pausing_ = end == End::kTryAgain;  // one that is done leaves room
-  if (pausing_) waiting_.push_back(std::move(job));
+  pausing_ = end == End::kTryAgain;           // one that is done leaves room
+  if (pausing_) Push(std::move(waiting), 0);  // its first turn has been counted
   changed_.notify_all();
 }
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/task_barrier.h"
 #include "serve/ignored_fields.h"
 #include "serve/response.h"
 #include "serve/responses_reply.h"
@@ -50,8 +51,11 @@ class BackgroundResponse::Reply : public net::HttpReply {
   ~Reply() override {
     if (!ended_) return;
     const bool leaving = leaving_();
-    if (!leaving) of_->Fail({{"message", "The request ended without an answer."}});
-    Finish(leaving ? TryEnd::kLeft : TryEnd::kEnded);
+    RunTask("a response in the background", [&] {
+      if (!leaving) of_->Fail({{"message", "The request ended without an answer."}});
+    });
+    RunTask("a response in the background",
+            [&] { Finish(leaving ? TryEnd::kLeft : TryEnd::kEnded); });
   }
 
   void Send(net::HttpResponse response) override {
@@ -117,7 +121,8 @@ class BackgroundResponse::Reply : public net::HttpReply {
 
 BackgroundResponse::BackgroundResponse(ResponseRecord record, const Clock& clock,
                                        std::shared_ptr<net::HttpReply> client)
-    : stream_(StreamOf(record, clock)),
+    : name_(record.owner, record.id),
+      stream_(StreamOf(record, clock)),
       events_(stream_ ? stream_->Produce(std::move(client)) : nullptr),
       record_(std::move(record)) {
   if (!events_) return;
@@ -183,6 +188,11 @@ void BackgroundResponse::Cancel() {
 
 bool BackgroundResponse::Follow(std::shared_ptr<net::HttpReply> client, uint64_t after) {
   return stream_ && stream_->Attach(std::move(client), after) == RetainedStream::Attached::kYes;
+}
+
+bool BackgroundResponse::open() const {
+  MutexLock lock(mutex_);
+  return record_.open;
 }
 
 ResponseRecord BackgroundResponse::record() const {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/mutex.h"
 #include "net/http.h"
@@ -48,12 +49,16 @@ class BackgroundResponse : public std::enable_shared_from_this<BackgroundRespons
 
   // As of now. Not open: it has ended.
   ResponseRecord record() const;
+  bool open() const;
+  // Owner and id.
+  std::pair<std::string, std::string> name() const { return name_; }
 
  private:
   class Reply;
 
   void Keep(std::string_view events) MR_REQUIRES(mutex_);
 
+  const std::pair<std::string, std::string> name_;
   const std::shared_ptr<RetainedStream> stream_;  // null: nobody can follow it
   const std::shared_ptr<net::HttpReply> events_;  // into stream_
   mutable Mutex mutex_;

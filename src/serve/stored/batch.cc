@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/task_barrier.h"
 #include "serve/api_error.h"
+#include "serve/ignored_fields.h"
 
 namespace millrace::serve {
 namespace {
@@ -19,7 +21,9 @@ class Batch::Reply : public net::HttpReply {
  public:
   using Take = std::function<void(const std::optional<net::HttpResponse>&)>;
   explicit Reply(Take take) : take_(std::move(take)) {}
-  ~Reply() override { Give(std::nullopt); }
+  ~Reply() override {
+    RunTask("a request of a batch", [this] { Give(std::nullopt); });
+  }
 
   void Send(net::HttpResponse response) override { Give(std::move(response)); }
   void Start(net::HttpResponse) override {}  // ParseBatchFile refuses streams
@@ -146,6 +150,7 @@ void Batch::Feed() {
   }
   for (const size_t index : starting) {
     host_.queue.Post(
+        owner_, requests_[index].body.size(),
         [self = shared_from_this(), index](const EndJob& end) { self->Run(index, end); });
   }
   if (finish) host_.on_disk_soon([self = shared_from_this()] { self->Finish(); });
@@ -163,16 +168,16 @@ void Batch::Run(size_t index, const EndJob& end) {
     return Feed();
   }
   Call call;
+  call.reply = std::make_shared<Reply>(  // first: it ends the request if the rest throws
+      [self = shared_from_this(), index, end](const std::optional<net::HttpResponse>& answer) {
+        self->TakeAnswer(index, answer, end);
+      });
   call.request.method = "POST";
   call.request.path = endpoint_;
   call.request.body = requests_[index].body;
   call.request_id = fmt::format("{}_{}", id_, requests_[index].number);
   call.owner = owner_;
   call.in_background = true;
-  call.reply = std::make_shared<Reply>(
-      [self = shared_from_this(), index, end](const std::optional<net::HttpResponse>& answer) {
-        self->TakeAnswer(index, answer, end);
-      });
   host_.call(std::move(call));
 }
 
@@ -182,22 +187,40 @@ void Batch::TakeAnswer(size_t index, const std::optional<net::HttpResponse>& ans
   const std::string& id = requests_[index].custom_id;
   if (answer) {
     const Json body = Json::parse(answer->body, nullptr, false);
-    TakeResult(index, answer->status != 200, BatchResultLine(id, answer->status, body));
-  } else if (host_.draining()) {
+    std::string ignored;
+    for (const auto& [name, value] : answer->headers) {
+      if (name == kIgnoredHeader) ignored = value;
+    }
+    return TakeResult(index, answer->status != 200,
+                      BatchResultLine(id, answer->status, body, ignored), end);
+  }
+  if (host_.draining()) {
     MutexLock lock(mutex_);
     left_ = true;
     --running_;
   } else {
-    TakeResult(index, true, BatchErrorLine(id, "server_error", "The request got no answer."));
+    return TakeResult(index, true, BatchErrorLine(id, "server_error", "The request got no answer."),
+                      end);
   }
   end(BackgroundQueue::End::kDone);
   Feed();
 }
 
-void Batch::TakeResult(size_t index, bool failed, const Json& line) {
-  const int number = requests_[index].number;
-  const Status put = host_.store.PutBatchLine(
-      id_, {.number = number, .failed = failed, .text = DumpJson(line) + "\n"});
+// Stores the line where it may wait for the disk.
+void Batch::TakeResult(size_t index, bool failed, const Json& line, const EndJob& end) {
+  const StoredBatchLine stored{
+      .number = requests_[index].number, .failed = failed, .text = DumpJson(line) + "\n"};
+  const auto self = shared_from_this();
+  host_.store_patiently(
+      [self, stored] { return self->host_.store.PutBatchLine(self->id_, stored); },
+      [self, stored, end](const Status& put) {
+        self->Stored(stored, put);
+        end(BackgroundQueue::End::kDone);
+        self->Feed();
+      });
+}
+
+void Batch::Stored(const StoredBatchLine& line, const Status& put) {
   MutexLock lock(mutex_);
   --running_;
   if (!put.ok()) {
@@ -205,8 +228,8 @@ void Batch::TakeResult(size_t index, bool failed, const Json& line) {
     Stop("failed");
     return;
   }
-  done_.insert(number);
-  Json& count = object_["request_counts"][failed ? "failed" : "completed"];
+  done_.insert(static_cast<int>(line.number));
+  Json& count = object_["request_counts"][line.failed ? "failed" : "completed"];
   count = count.get<int>() + 1;
 }
 
@@ -220,13 +243,14 @@ std::vector<StoredObject> Batch::ResultFiles(const std::string& status, Json& ob
     (line.failed ? errors : outputs) += line.text;
     done.insert(line.number);
   }
-  if (status == "expired") {
-    for (const BatchRequest& request : requests_) {
-      if (done.contains(request.number)) continue;
-      errors += DumpJson(BatchErrorLine(request.custom_id, "batch_expired",
-                                        "The batch reached its end before this request.")) +
-                "\n";
-    }
+  for (const BatchRequest& request : requests_) {
+    const bool expired = status == "expired";
+    if (done.contains(request.number) || (!expired && status != "completed")) continue;
+    const Json line = expired ? BatchErrorLine(request.custom_id, "batch_expired",
+                                               "The batch reached its end before this request.")
+                              : BatchErrorLine(request.custom_id, "server_error",
+                                               "The stored result is damaged: ask again.");
+    errors += DumpJson(line) + "\n";
   }
   std::vector<StoredObject> files;
   const int64_t now_s = host_.now_s();

@@ -32,6 +32,7 @@ struct BatchHost {
   BackgroundQueue& queue;
   std::function<void(Call)> call;                           // routes a request
   std::function<void(std::function<void()>)> on_disk_soon;  // for what may wait for the disk
+  StorePatiently store_patiently;
   std::function<bool()> draining;
   std::function<int64_t()> now_s;  // Unix time
 };
@@ -58,7 +59,8 @@ class Batch : public std::enable_shared_from_this<Batch> {
   void Run(size_t index, const EndJob& end);
   // nullopt: the request ended without an answer.
   void TakeAnswer(size_t index, const std::optional<net::HttpResponse>& answer, const EndJob& end);
-  void TakeResult(size_t index, bool failed, const Json& line);
+  void TakeResult(size_t index, bool failed, const Json& line, const EndJob& end);
+  void Stored(const StoredBatchLine& line, const Status& put);
   void Stop(const char* status) MR_REQUIRES(mutex_);
   void Finish();
   std::vector<StoredObject> ResultFiles(const std::string& status, Json& object) const;

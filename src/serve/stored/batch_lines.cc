@@ -90,11 +90,14 @@ std::variant<std::vector<BatchRequest>, std::vector<BatchError>> ParseBatchFile(
   return requests;
 }
 
-Json BatchResultLine(const std::string& custom_id, int status, Json body) {
+Json BatchResultLine(const std::string& custom_id, int status, Json body,
+                     const std::string& ignored) {
   const Json id = body.is_object() ? body.value("id", Json()) : Json();
+  Json response = {{"status_code", status}, {"request_id", id}, {"body", std::move(body)}};
+  if (!ignored.empty()) response["ignored"] = ignored;
   return {{"custom_id", custom_id},
           {"id", "batch_req_" + custom_id},
-          {"response", {{"status_code", status}, {"request_id", id}, {"body", std::move(body)}}},
+          {"response", std::move(response)},
           {"error", nullptr}};
 }
 

@@ -31,8 +31,10 @@ struct BatchError {
 std::variant<std::vector<BatchRequest>, std::vector<BatchError>> ParseBatchFile(
     std::string_view text, std::string_view endpoint);
 
-// A line of the output file, or of the error file unless `status` is 200. `body` is the answer.
-Json BatchResultLine(const std::string& custom_id, int status, Json body);
+// A line of the output file, or of the error file unless `status` is 200. `body` is the answer,
+// `ignored` its IgnoredHeaderValue.
+Json BatchResultLine(const std::string& custom_id, int status, Json body,
+                     const std::string& ignored);
 // A line of the error file for a request that was not answered.
 Json BatchErrorLine(const std::string& custom_id, const std::string& code,
                     const std::string& message);

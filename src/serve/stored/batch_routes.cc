@@ -9,9 +9,11 @@
 
 #include "base/log.h"
 #include "serve/field_reader.h"
+#include "serve/ignored_fields.h"
 #include "serve/limits.h"
 #include "serve/parse_common.h"
 #include "serve/stored/multipart.h"
+#include "serve/stored/stored_json.h"
 
 namespace millrace::serve {
 namespace {
@@ -25,10 +27,7 @@ constexpr std::string_view kContent = "/content", kCancel = "/cancel";
 
 void Refuse(const Call& call, const ApiError& error) { call.reply->Send(ErrorResponse(error)); }
 
-ApiError ErrorOf(const Status& status) {
-  if (status.code() != StatusCode::kNotFound) return FromStatus(status);
-  return {.status = 404, .message = status.message(), .code = "not_found"};
-}
+ApiError ErrorOf(const Status& status) { return StoredError(status); }
 
 // The status of a new batch whose file cannot be run.
 void Fail(Json& object, int64_t now_s, const std::vector<BatchError>& errors) {
@@ -154,9 +153,10 @@ void BatchRoutes::List(const Call& call, ObjectKind kind) {
   Json data = Json::array();
   for (const StoredObject& object : *found) {
     const auto batch = Running({call.owner, object.id});
-    Json body = batch ? batch->object() : Json::parse(object.body);
-    if (options.purpose.empty() || body["purpose"] == Json(options.purpose)) {
-      data.push_back(std::move(body));
+    Result<Json> body = batch ? batch->object() : BodyOf(object);
+    if (!body.ok()) continue;  // the log says so
+    if (options.purpose.empty() || body->value("purpose", Json()) == Json(options.purpose)) {
+      data.push_back(std::move(*body));
     }
   }
   call.reply->Send(JsonResponse({{"object", "list"},
@@ -174,7 +174,10 @@ void BatchRoutes::OneFile(const Call& call) {
       content ? call.rest.substr(0, call.rest.size() - kContent.size()) : call.rest;
   auto file = host_.store.Get(ObjectKind::kFile, call.owner, id);
   if (!file.ok()) return Refuse(call, ErrorOf(file.status()));
-  if (!content) return call.reply->Send(JsonResponse(Json::parse(file->body)));
+  if (!content) {
+    const Result<Json> body = BodyOf(*file);
+    return body.ok() ? call.reply->Send(JsonResponse(*body)) : Refuse(call, ErrorOf(body.status()));
+  }
   call.reply->Send({.headers = {{"content-type", "application/octet-stream"}},
                     .body = std::move(file->content)});
 }
@@ -202,12 +205,13 @@ void BatchRoutes::CreateBatch(const Call& call) {
   reader.Object("metadata", [&](const Json& value) { metadata = value; });
   reader.Unsupported("output_expires_after", "files stay until they are deleted or dropped");
   if (!reader.failed() && std::ranges::find(kEndpoints, endpoint) == kEndpoints.end()) {
-    reader.Fail("endpoint", fmt::format("endpoint must be one of {}", fmt::join(kEndpoints, ", ")));
+    reader.Fail("endpoint", fmt::format("endpoint must be one of {}, got {}",
+                                        fmt::join(kEndpoints, ", "), Describe(endpoint)));
   }
   const auto hours = HoursOf(window);
   if (!hours) {
-    reader.Fail("completion_window",
-                fmt::format("completion_window must be 1h to {}h", kWindowHoursMax));
+    reader.Fail("completion_window", fmt::format("completion_window must be 1h to {}h, got {}",
+                                                 kWindowHoursMax, Describe(window)));
   }
   if (reader.error()) return Refuse(call, *reader.error());
   const auto input = host_.store.Get(ObjectKind::kFile, call.owner, file);
@@ -221,6 +225,14 @@ void BatchRoutes::CreateBatch(const Call& call) {
                                now_s + *hours * kHour_s, metadata);
   {
     MutexLock lock(mutex_);
+    const auto own = static_cast<size_t>(std::ranges::count_if(
+        running_, [&](const auto& running) { return running.first.first == call.owner; }));
+    if (!call.owner.empty() && 2 * own >= kBatchesRunningMax) {  // the rest is for other keys
+      return Refuse(call, FromStatus(ResourceExhausted(fmt::format(
+                              "{} batches of this API key run already; try again when some have "
+                              "ended.",
+                              own))));
+    }
     if (running_.size() >= kBatchesRunningMax) {
       return Refuse(
           call,
@@ -229,7 +241,10 @@ void BatchRoutes::CreateBatch(const Call& call) {
     }
   }
   Begin(call.owner, object);
-  call.reply->Send(JsonResponse(object));
+  net::HttpResponse response = JsonResponse(object);
+  const std::string ignored = IgnoredHeaderValue(reader);
+  if (!ignored.empty()) response.headers.emplace_back(kIgnoredHeader, ignored);
+  call.reply->Send(std::move(response));
 }
 
 void BatchRoutes::Begin(const std::string& owner, Json& object) {
@@ -270,11 +285,18 @@ void BatchRoutes::RunLeft() {
     MR_LOG(error, "batches are not continued: {}", open.status().message());
     return;
   }
+  size_t continued = 0;
   for (const StoredObject& left : *open) {
-    Json object = Json::parse(left.body);
-    Begin(left.owner, object);
+    Result<Json> object = BatchBodyOf(left);
+    if (object.ok()) {
+      Begin(left.owner, *object);
+      ++continued;
+      continue;
+    }
+    const Status closed = host_.store.Close(ObjectKind::kBatch, left.owner, left.id);
+    if (!closed.ok()) MR_LOG(warn, "{} stays open: {}", left.id, closed.message());
   }
-  if (!open->empty()) MR_LOG(info, "continuing {} batches", open->size());
+  if (continued > 0) MR_LOG(info, "continuing {} batches", continued);
 }
 
 void BatchRoutes::ListBatches(const Call& call) { List(call, ObjectKind::kBatch); }
@@ -283,9 +305,9 @@ void BatchRoutes::OneBatch(const Call& call) {
   if (const auto batch = Running({call.owner, call.rest})) {
     return call.reply->Send(JsonResponse(batch->object()));
   }
-  const auto batch = host_.store.Get(ObjectKind::kBatch, call.owner, call.rest);
+  const Result<Json> batch = Stored(call.owner, call.rest);
   if (!batch.ok()) return Refuse(call, ErrorOf(batch.status()));
-  call.reply->Send(JsonResponse(Json::parse(batch->body)));
+  call.reply->Send(JsonResponse(*batch));
 }
 
 void BatchRoutes::CancelBatch(const Call& call) {
@@ -300,15 +322,19 @@ void BatchRoutes::CancelBatch(const Call& call) {
     const StoredObject cancelling = batch->stored();
     if (const Status put = host_.store.Put(cancelling); !put.ok())
       return Refuse(call, ErrorOf(put));
-    return call.reply->Send(JsonResponse(Json::parse(cancelling.body)));
+    return call.reply->Send(JsonResponse(batch->object()));
   }
-  const auto batch = host_.store.Get(ObjectKind::kBatch, call.owner, id);
+  const Result<Json> batch = Stored(call.owner, id);
   if (!batch.ok()) return Refuse(call, ErrorOf(batch.status()));
-  const Json object = Json::parse(batch->body);
   Refuse(call, {.status = 409,
                 .message = fmt::format("The batch cannot be cancelled: its status is {}.",
-                                       object["status"].get<std::string>()),
+                                       (*batch)["status"].get<std::string>()),
                 .code = "batch_ended"});
+}
+
+Result<Json> BatchRoutes::Stored(const std::string& owner, const std::string& id) {
+  MR_ASSIGN_OR_RETURN(const StoredObject object, host_.store.Get(ObjectKind::kBatch, owner, id));
+  return BatchBodyOf(object);
 }
 
 std::shared_ptr<Batch> BatchRoutes::Running(const Name& name) const {

@@ -43,6 +43,8 @@ class BatchRoutes {
   void List(const Call& call, ObjectKind kind);
   // Runs it, unless its file cannot be used or too many run; then `object` says why.
   void Begin(const std::string& owner, Json& object);
+  // The object of a batch that has ended.
+  Result<Json> Stored(const std::string& owner, const std::string& id);
   std::shared_ptr<Batch> Running(const Name& name) const;
   bool IsInput(const std::string& owner, const std::string& file) const;
 

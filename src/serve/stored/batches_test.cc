@@ -174,6 +174,18 @@ TEST(Batches, EveryRequestGetsItsResult) {
   AskJson(server, "GET", "/v1/batches/batch_0", nullptr, 404);
 }
 
+TEST(Batches, ResultsNameFieldsWithoutEffect) {
+  TestServer server;
+  Json body = BatchChat();
+  body["user"] = "u";
+  body["response_format"] = {{"type", "text"}, {"colour", "red"}};
+  const Json created = CreateBatch(server, Line("a", body) + Line("b", BatchChat()));
+  const auto results = Lines(server, EndedBatch(server, created["id"])["output_file_id"]);
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_EQ(results[0]["response"]["ignored"], "response_format.colour, user");
+  EXPECT_FALSE(results[1]["response"].contains("ignored"));
+}
+
 TEST(Batches, MoreRequestsThanTheServerHasRoomForAreAskedAgain) {
   TestServerOptions options;
   options.max_waiting = 2;

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "serve/stored/stored_object.h"
 
 namespace millrace::serve {
 
@@ -28,19 +29,6 @@ struct ObjectStoreOptions {
 
 // The objects of one owner of which a page is listed.
 inline constexpr int kObjectsListedMax = 100;
-
-enum class ObjectKind : int { kResponse = 1, kFile = 2, kBatch = 3 };
-
-struct StoredObject {
-  ObjectKind kind = ObjectKind::kResponse;
-  std::string owner;  // Call::owner
-  std::string id;
-  int64_t created_s = 0;  // Unix time
-  bool open = false;      // the server still works on it; it is not dropped
-  std::string body;       // JSON text: the object as its owner sees it
-  std::string content;    // a file's bytes; of others, what the server needs to go on
-  std::string events;     // the stream of a response, for clients that fetch it again
-};
 
 class ObjectStore {
  public:
@@ -55,23 +43,27 @@ class ObjectStore {
   // it or nothing.
   Status PutEndedBatch(const StoredObject& batch, const std::vector<StoredObject>& files);
   // kNotFound with a text for the client: the object is of another owner, dropped or never was.
+  // kDataLoss with a text for the client: it is damaged.
   Result<StoredObject> Get(ObjectKind kind, const std::string& owner, const std::string& id);
   Status Delete(ObjectKind kind, const std::string& owner, const std::string& id);
   // The newest first, without content and events: up to `count` that were stored before `after`
-  // (empty: before now).
+  // (empty: before now). A damaged one is left out, and the log says so.
   Result<std::vector<StoredObject>> List(ObjectKind kind, const std::string& owner,
                                          const std::string& after, int count);
-  // The ones that are open, of all owners, in the order in which they were stored.
+  // The ones that are open, of all owners, in the order in which they were stored. A damaged one is
+  // logged, closed and left out.
   Result<std::vector<StoredObject>> ListOpen(ObjectKind kind);
+  // Nothing goes on with it any more, because its content makes no sense.
+  Status Close(ObjectKind kind, const std::string& owner, const std::string& id);
 
-  // The results of a batch, one per line of its file. They go with the batch.
-  struct BatchLine {
-    int64_t number = 0;
-    bool failed = false;
-    std::string text;  // a line of the output file, or of the error file
-  };
+  // The results of a batch, one per line of its file. They go with the batch. A damaged one is left
+  // out, and the log says so.
+  using BatchLine = StoredBatchLine;
   Status PutBatchLine(const std::string& batch, const BatchLine& line);
   Result<std::vector<BatchLine>> BatchLines(const std::string& batch);
+
+  // Whether objects can be stored now: writes a little. For a folder only; in memory it is OK.
+  Status TryWrite();
 
   // Drops what is older than the limit.
   Status DropOld(int64_t now_s);
@@ -81,5 +73,10 @@ class ObjectStore {
   explicit ObjectStore(std::unique_ptr<Impl> impl);
   const std::unique_ptr<Impl> impl_;
 };
+
+// Runs `put` where it may wait for the disk, again and again for a while if the store is locked by
+// another program, then `done`. For work without a client, whose amount is bounded.
+using StorePatiently =
+    std::function<void(std::function<Status()> put, std::function<void(const Status&)> done)>;
 
 }  // namespace millrace::serve

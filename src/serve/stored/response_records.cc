@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "serve/stored/stored_json.h"
 
 namespace millrace::serve {
 namespace {
@@ -18,34 +19,55 @@ ApiError CannotContinue(std::string why) {
 
 }  // namespace
 
-Status PutRecord(ObjectStore& store, const ResponseRecord& record) {
-  const OrderedJson content = {{"previous", record.previous},
-                               {"streams", record.streams},
-                               {"input", record.input},
-                               {"chat", record.chat},
-                               {"ignored", record.ignored}};
-  return store.Put({.owner = record.owner,
-                    .id = record.id,
-                    .created_s = record.created_s,
-                    .open = record.open,
-                    .body = DumpJson(record.response),
-                    .content = content.dump(-1, ' ', false, OrderedJson::error_handler_t::replace),
-                    .events = record.events});
+StoredObject ObjectOf(const ResponseRecord& record) {
+  OrderedJson content = {{"previous", record.previous},
+                         {"streams", record.streams},
+                         {"input", record.input},
+                         {"chat", record.chat},
+                         {"ignored", record.ignored}};
+  if (record.open) content["names"] = record.names.ToJson();
+  return {.owner = record.owner,
+          .id = record.id,
+          .created_s = record.created_s,
+          .open = record.open,
+          .body = DumpJson(record.response),
+          .content = content.dump(-1, ' ', false, OrderedJson::error_handler_t::replace),
+          .events = record.events};
 }
 
-ResponseRecord RecordOf(StoredObject object) {
-  OrderedJson content = OrderedJson::parse(object.content);
-  return {.owner = std::move(object.owner),
-          .id = std::move(object.id),
-          .previous = content["previous"].get<std::string>(),
-          .created_s = object.created_s,
-          .open = object.open,
-          .streams = content["streams"].get<bool>(),
-          .response = Json::parse(object.body),
-          .input = std::move(content["input"]),
-          .chat = content["chat"].get<std::string>(),
-          .ignored = content["ignored"].get<std::string>(),
-          .events = std::move(object.events)};
+Status PutRecord(ObjectStore& store, const ResponseRecord& record) {
+  return store.Put(ObjectOf(record));
+}
+
+Result<ResponseRecord> RecordOf(StoredObject object) {
+  const auto damaged = [&](const std::string& why) {
+    return Damaged(ObjectKind::kResponse, object.id, why);
+  };
+  MR_ASSIGN_OR_RETURN(Json response, BodyOf(object));
+  if (!IsText(response, "status")) return damaged("it has no status");
+  if (!IsListOfObjects(response, "output")) return damaged("its output is no list of items");
+  Result<OrderedJson> read = ParseOrderedJson(object.content, kStoredDepthMax);
+  if (!read.ok()) return damaged(read.status().message());
+  OrderedJson& content = *read;
+  for (const char* name : {"previous", "chat", "ignored"}) {
+    if (!IsText(content, name)) return damaged(fmt::format("{} is no text", name));
+  }
+  if (!IsListOfObjects(content, "input")) return damaged("its input is no list of items");
+  const OrderedJson streams = content.value("streams", OrderedJson());
+  if (!streams.is_boolean()) return damaged("streams is no truth value");
+  const Json names = content.value("names", OrderedJson());
+  return ResponseRecord{.owner = std::move(object.owner),
+                        .id = std::move(object.id),
+                        .previous = content["previous"].get<std::string>(),
+                        .created_s = object.created_s,
+                        .open = object.open,
+                        .streams = streams.get<bool>(),
+                        .response = std::move(response),
+                        .input = std::move(content["input"]),
+                        .chat = content["chat"].get<std::string>(),
+                        .ignored = content["ignored"].get<std::string>(),
+                        .names = FieldNames::FromJson(names),
+                        .events = std::move(object.events)};
 }
 
 Result<ResponseRecord> GetRecord(ObjectStore& store, const std::string& owner,
@@ -71,14 +93,16 @@ Parsed<OrderedJson> StoredConversation(ObjectStore& store, const std::string& ow
                                 : fmt::format("A response before {}: {}", Printable(id, 64),
                                               object.status().message()));
     }
-    if (!object.ok()) return FromStatus(object.status());
+    if (!object.ok()) return StoredError(object.status());
     bytes += object->body.size() + object->content.size();
     if (bytes > kConversationBytesMax) {
       return CannotContinue(
           fmt::format("The conversation has more than {} bytes; begin a new one with its text.",
                       kConversationBytesMax));
     }
-    records.push_back(RecordOf(std::move(*object)));
+    Result<ResponseRecord> record = RecordOf(std::move(*object));
+    if (!record.ok()) return StoredError(record.status());
+    records.push_back(std::move(*record));
     const Json& status = records.back().response["status"];
     if (status != Json("completed") && status != Json("incomplete")) {
       return CannotContinue(fmt::format("Response {} cannot be continued: its status is {}.",

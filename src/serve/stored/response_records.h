@@ -6,6 +6,7 @@
 #include <string>
 
 #include "serve/api_error.h"
+#include "serve/field_names.h"
 #include "serve/parse_common.h"
 #include "serve/stored/object_store.h"
 
@@ -26,14 +27,17 @@ struct ResponseRecord {
   OrderedJson input;      // InputItems
   std::string chat;       // what to ask the chat route, for one that is open
   std::string ignored;    // TranslatedRequest::ignored
+  FieldNames names;       // TranslatedRequest::names; stored while it is open
   std::string events;
 };
 
 Status PutRecord(ObjectStore& store, const ResponseRecord& record);
-// kNotFound as ObjectStore::Get.
+// Errors as ObjectStore::Get.
 Result<ResponseRecord> GetRecord(ObjectStore& store, const std::string& owner,
                                  const std::string& id);
-ResponseRecord RecordOf(StoredObject object);
+StoredObject ObjectOf(const ResponseRecord& record);
+// kDataLoss with a text for the client: it is none.
+Result<ResponseRecord> RecordOf(StoredObject object);
 
 // The items of a response and of those before it, inputs and outputs in order. The error names
 // previous_response_id.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <random>
@@ -9,18 +10,13 @@
 #include "base/log.h"
 #include "serve/responses_reply.h"
 #include "serve/service_impl.h"
+#include "serve/stored/stored_json.h"
+#include "serve/stored/stored_reply.h"
 
 namespace millrace::serve {
 namespace {
 
-ApiError NoSuchResponse(const Status& status) {
-  ApiError error = FromStatus(status);
-  if (status.code() != StatusCode::kNotFound) return error;
-  error.status = 404;
-  error.message = status.message();
-  error.code = "response_not_found";
-  return error;
-}
+ApiError NoSuchResponse(const Status& status) { return StoredError(status, "response_not_found"); }
 
 // A request without a seed gets one: what has to be computed again gives the same response.
 int64_t NewSeed() {
@@ -56,6 +52,61 @@ Parsed<std::optional<uint64_t>> EventsWanted(const net::HttpRequest& request) {
     after = position->after;
   }
   return stream ? std::optional(after) : std::nullopt;
+}
+
+Json IdOfItem(const Json& item) { return item.value("id", Json()); }
+
+// Some of a response's input.
+struct ItemPage {
+  Json items = Json::array();
+  bool more = false;  // there are others behind them
+};
+
+// As the query says: `limit` (20), `order` (desc), and `after`, the id of an item. The defaults are
+// those of OpenAI's API.
+Parsed<ItemPage> PageOf(const net::HttpRequest& request, Json items) {
+  constexpr size_t kLimitMax = 100;
+  const auto query = net::ParseQuery(request.query);
+  if (!query.ok()) return BadField("query", query.status().message());
+  size_t limit = 20;
+  bool newest_first = true;
+  std::string after;
+  for (const auto& [name, value] : *query) {
+    if (name == "limit") {
+      const char* const end = value.data() + value.size();
+      const auto read = std::from_chars(value.data(), end, limit);
+      if (read.ec != std::errc() || read.ptr != end || limit == 0 || limit > kLimitMax) {
+        return BadField("limit", fmt::format("limit must be an integer from 1 to {}, got \"{}\"",
+                                             kLimitMax, Printable(value)));
+      }
+    } else if (name == "order") {
+      if (value != "asc" && value != "desc") {
+        return BadField("order",
+                        fmt::format("order must be asc or desc, got \"{}\"", Printable(value)));
+      }
+      newest_first = value == "desc";
+    } else if (name == "after") {
+      after = value;
+    }
+  }
+  if (newest_first) std::reverse(items.begin(), items.end());
+  auto begin = items.begin();
+  if (!after.empty()) {
+    begin = std::find_if(items.begin(), items.end(),
+                         [&](const Json& item) { return IdOfItem(item) == after; });
+    if (begin == items.end()) {
+      return BadField("after", fmt::format("after must be the id of an item of this input, got "
+                                           "\"{}\"",
+                                           Printable(after)));
+    }
+    ++begin;
+  }
+  ItemPage page;
+  for (; begin != items.end() && page.items.size() < limit; ++begin) {
+    page.items.push_back(*begin);
+  }
+  page.more = begin != items.end();
+  return page;
 }
 
 }  // namespace
@@ -111,7 +162,8 @@ void ResponseRoutes::CreateFrom(Call call, const ResponsesOptions& options,
                         .open = options.background,
                         .streams = options.stream,
                         .input = serve::InputItems(call.request.body, id),
-                        .ignored = request.ignored};
+                        .ignored = request.ignored,
+                        .names = request.names};
   const Json echoed = EchoedInResponses(call.request.body);
   if (options.background) {
     record.response = echoed;
@@ -121,20 +173,36 @@ void ResponseRoutes::CreateFrom(Call call, const ResponsesOptions& options,
   ResponseOrigin origin{.id = id, .created_s = record.created_s, .echoed = echoed};
   if (options.store) {
     auto kept = std::make_shared<ResponseRecord>(std::move(record));
-    origin.ended = [this, kept](Json& response) {
+    auto reply = std::make_shared<StoredReply>(
+        call.reply,
+        [this, kept](std::function<void(bool)> stored) { StoreEnded(kept, std::move(stored)); });
+    origin.ended = [kept, reply](Json& response) {
       kept->response = response;
-      const Status put = PutRecord(host_.store, *kept);
-      if (put.ok()) return;
-      MR_LOG(warn, "{} is not stored: {}", kept->id, put.message());
-      response["store"] = false;
+      reply->Hold();
     };
+    call.reply = std::move(reply);
   }
-  call.reply = std::make_shared<ResponsesReply>(call.reply, std::move(origin), request.ignored);
+  call.reply = std::make_shared<ResponsesReply>(call.reply, std::move(origin), request.ignored,
+                                                request.names);
   call.request.body = std::move(request.chat);
   routes_.chat(std::move(call));
 }
 
-std::optional<ApiError> ResponseRoutes::Check(const std::string& chat) const {
+void ResponseRoutes::StoreEnded(const std::shared_ptr<ResponseRecord>& ended,
+                                std::function<void(bool)> stored) {
+  StoredObject object = ObjectOf(*ended);
+  const size_t bytes = BytesOf(object);
+  host_.store_soon(ended->owner, bytes,
+                   [this, object = std::move(object), stored = std::move(stored)](bool room) {
+                     const Status put = room ? host_.store.Put(object)
+                                             : ResourceExhausted("too many wait for the store");
+                     if (!put.ok()) MR_LOG(warn, "{} is not stored: {}", object.id, put.message());
+                     stored(put.ok());
+                   });
+}
+
+std::optional<ApiError> ResponseRoutes::Check(const std::string& chat,
+                                              const net::HttpReply& client) const {
   const std::shared_ptr<ModelContext> loaded = routes_.loaded_now();
   if (!loaded) return Unready("The model is still loading.");
   if (host_.draining()) return Draining();
@@ -142,7 +210,7 @@ std::optional<ApiError> ResponseRoutes::Check(const std::string& chat) const {
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
   const ChatRequest& request = std::get<ChatRequest>(parsed);
   if (!routes_.served_name(request.options.model)) return ModelNotFound(request.options.model);
-  const auto tokens = EncodeConversation(loaded->model, request.conversation);
+  const auto tokens = EncodeConversation(loaded->model, request.conversation, {.client = &client});
   if (const auto* error = std::get_if<ApiError>(&tokens)) return *error;
   const auto count = static_cast<int>(std::get<std::vector<TokenId>>(tokens).size());
   if (count < loaded->model.max_model_len) return std::nullopt;
@@ -151,7 +219,9 @@ std::optional<ApiError> ResponseRoutes::Check(const std::string& chat) const {
 
 void ResponseRoutes::CreateInBackground(Call call, ResponseRecord record) {
   const auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
-  if (const auto error = Check(record.chat)) return refuse(*error);
+  if (const auto error = Check(record.chat, *call.reply)) {
+    return refuse(record.names.Of(*error));
+  }
   const std::string model = *routes_.served_name(record.response.value("model", ""));
   record.response.update({{"id", record.id},
                           {"object", "response"},
@@ -187,6 +257,7 @@ bool ResponseRoutes::Post(const std::shared_ptr<BackgroundResponse>& run) {
     running_[name] = run;
   }
   const bool posted = host_.queue.TryPost(
+      record.owner, record.chat.size(),
       [this, run](std::function<void(BackgroundQueue::End)> end) { Run(run, std::move(end)); });
   if (!posted) {
     MutexLock lock(mutex_);
@@ -197,21 +268,27 @@ bool ResponseRoutes::Post(const std::shared_ptr<BackgroundResponse>& run) {
 
 void ResponseRoutes::Run(const std::shared_ptr<BackgroundResponse>& run,
                          std::function<void(BackgroundQueue::End)> end) {
-  ResponseRecord record = run->record();
-  const Name name(record.owner, record.id);
+  const Name name = run->name();
   const auto ended = [this, run, name, end](BackgroundResponse::TryEnd how) {
     if (how == BackgroundResponse::TryEnd::kTryAgain) return end(BackgroundQueue::End::kTryAgain);
-    if (how == BackgroundResponse::TryEnd::kEnded) {
-      const Status put = PutRecord(host_.store, run->record());
-      if (!put.ok()) MR_LOG(error, "the end of {} is not stored: {}", name.second, put.message());
-    }
-    {
-      MutexLock lock(mutex_);
-      running_.erase(name);
-    }
-    end(BackgroundQueue::End::kDone);
+    const auto put = [this, run, how] {
+      const bool stores = how == BackgroundResponse::TryEnd::kEnded;
+      return stores ? PutRecord(host_.store, run->record()) : OkStatus();
+    };
+    host_.store_patiently(put, [this, name, end](const Status& stored) {
+      if (!stored.ok()) {
+        MR_LOG(error, "the end of {} is not stored: {}", name.second, stored.message());
+      }
+      {
+        MutexLock lock(mutex_);
+        running_.erase(name);
+      }
+      end(BackgroundQueue::End::kDone);
+    });
   };
-  if (!record.open) return ended(BackgroundResponse::TryEnd::kEnded);  // cancelled
+  if (!run->open()) return ended(BackgroundResponse::TryEnd::kEnded);  // cancelled
+  auto reply = run->Try(ended, host_.draining);  // first: it ends the response if the rest throws
+  ResponseRecord record = run->record();
   ResponseOrigin origin{.id = record.id,
                         .created_s = record.created_s,
                         .echoed = record.response,
@@ -225,8 +302,8 @@ void ResponseRoutes::Run(const std::shared_ptr<BackgroundResponse>& run,
   call.request_id = record.id;
   call.owner = record.owner;
   call.in_background = true;
-  call.reply = std::make_shared<ResponsesReply>(run->Try(ended, host_.draining), std::move(origin),
-                                                record.ignored);
+  call.reply = std::make_shared<ResponsesReply>(std::move(reply), std::move(origin), record.ignored,
+                                                record.names);
   routes_.chat(std::move(call));
 }
 
@@ -236,15 +313,23 @@ void ResponseRoutes::RunLeft() {
     MR_LOG(error, "responses in the background are not continued: {}", open.status().message());
     return;
   }
+  size_t continued = 0;
   for (StoredObject& object : *open) {
-    ResponseRecord record = RecordOf(std::move(object));
-    record.events.clear();  // they come again
-    const std::string id = record.id;
-    if (!Post(std::make_shared<BackgroundResponse>(std::move(record), host_.clock, nullptr))) {
-      MR_LOG(error, "{} is not continued: too many wait", id);
+    const Name name(object.owner, object.id);
+    Result<ResponseRecord> record = RecordOf(std::move(object));
+    if (!record.ok()) {
+      const Status closed = host_.store.Close(ObjectKind::kResponse, name.first, name.second);
+      if (!closed.ok()) MR_LOG(warn, "{} stays open: {}", name.second, closed.message());
+      continue;
+    }
+    record->events.clear();  // they come again
+    if (Post(std::make_shared<BackgroundResponse>(std::move(*record), host_.clock, nullptr))) {
+      ++continued;
+    } else {
+      MR_LOG(error, "{} is not continued: too many wait", name.second);
     }
   }
-  if (!open->empty()) MR_LOG(info, "continuing {} responses in the background", open->size());
+  if (continued > 0) MR_LOG(info, "continuing {} responses in the background", continued);
 }
 
 std::shared_ptr<BackgroundResponse> ResponseRoutes::Running(const Name& name) const {
@@ -300,16 +385,20 @@ void ResponseRoutes::Follow(Call call, const std::string& id, uint64_t after) {
 void ResponseRoutes::InputItems(Call call, const std::string& id) {
   const auto record = GetRecord(host_.store, call.owner, id);
   if (!record.ok()) return call.reply->Send(ErrorResponse(NoSuchResponse(record.status())));
-  Json items = Json::parse(record->input.dump(-1, ' ', false, Json::error_handler_t::replace));
-  const auto id_at = [&](size_t i) {
-    return items.empty() ? Json() : items[i].value("id", Json());
-  };
-  const Json first = id_at(0), last = id_at(items.empty() ? 0 : items.size() - 1);
+  const Json items =
+      Json::parse(record->input.dump(-1, ' ', false, Json::error_handler_t::replace));
+  Parsed<ItemPage> page = PageOf(call.request, items);
+  if (const auto* error = std::get_if<ApiError>(&page)) {
+    return call.reply->Send(ErrorResponse(*error));
+  }
+  auto& [data, more] = std::get<ItemPage>(page);
+  const Json first = data.empty() ? Json() : IdOfItem(data.front());
+  const Json last = data.empty() ? Json() : IdOfItem(data.back());
   call.reply->Send(JsonResponse({{"object", "list"},
-                                 {"data", std::move(items)},
+                                 {"data", std::move(data)},
                                  {"first_id", first},
                                  {"last_id", last},
-                                 {"has_more", false}}));
+                                 {"has_more", more}}));
 }
 
 void ResponseRoutes::Delete(Call call) {

@@ -27,6 +27,10 @@ class ResponseRoutes {
     BackgroundQueue& queue;
     // Runs a call's task where it may wait for the disk, or answers the call with an error.
     std::function<void(Call call, std::function<void(Call)> task)> on_disk;
+    // Runs a task of that owner where it may wait for the disk. False: there is no room for it.
+    std::function<void(const std::string& owner, size_t bytes, std::function<void(bool)> task)>
+        store_soon;
+    StorePatiently store_patiently;
     std::function<bool()> draining;
     const Clock& clock;
   };
@@ -44,8 +48,10 @@ class ResponseRoutes {
   void CreateAfter(Call call, const ResponsesOptions& options);
   void CreateFrom(Call call, const ResponsesOptions& options, const OrderedJson* earlier);
   void CreateInBackground(Call call, ResponseRecord record);
+  // Stores a response that was computed for a client.
+  void StoreEnded(const std::shared_ptr<ResponseRecord>& ended, std::function<void(bool)> stored);
   // The error of a request that cannot be computed, as far as it can be told at once.
-  std::optional<ApiError> Check(const std::string& chat) const;
+  std::optional<ApiError> Check(const std::string& chat, const net::HttpReply& client) const;
   void Run(const std::shared_ptr<BackgroundResponse>& run,
            std::function<void(BackgroundQueue::End)> end);
   bool Post(const std::shared_ptr<BackgroundResponse>& run);

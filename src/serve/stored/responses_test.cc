@@ -7,7 +7,6 @@
 #include <thread>
 #include <vector>
 
-#include "serve/responses_request.h"
 #include "serve/stored/object_store.h"
 #include "serve/testing/fixtures.h"
 
@@ -29,33 +28,6 @@ Json ResponsesBody() {
   return {{"input", "x"},
           {"max_output_tokens", 200},
           {"tools", {{{"type", "function"}, {"name", "f"}, {"parameters", {{"type", "object"}}}}}}};
-}
-
-TEST(Responses, AreChatRequests) {
-  const auto parsed = ChatOfResponses(R"({
-      "model": "m", "instructions": "be brief", "max_output_tokens": 5, "store": true,
-      "text": {"format": {"type": "json_schema", "name": "n", "schema": {"b": 1, "a": 2}}},
-      "reasoning": {"effort": "low"}, "include": ["x"],
-      "tool_choice": {"type": "function", "name": "f"},
-      "tools": [{"type": "function", "name": "f", "strict": true, "parameters": {}}],
-      "input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]},
-        {"type": "reasoning", "summary": []},
-        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "c1", "output": "r"}]})",
-                                      {.id = "resp_7", .seed = 9});
-  ASSERT_TRUE(std::holds_alternative<TranslatedRequest>(parsed));
-  EXPECT_EQ(std::get<TranslatedRequest>(parsed).ignored, "include");
-  EXPECT_EQ(Json::parse(std::get<TranslatedRequest>(parsed).chat), Json::parse(R"({
-      "model": "m", "request_id": "7", "seed": 9, "max_tokens": 5, "reasoning_effort": "low",
-      "response_format": {"type": "json_schema",
-        "json_schema": {"name": "n", "schema": {"b": 1, "a": 2}}},
-      "tool_choice": {"type": "function", "function": {"name": "f"}},
-      "tools": [{"type": "function",
-        "function": {"name": "f", "strict": true, "parameters": {}}}],
-      "messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "type": "function",
-          "function": {"name": "f", "arguments": "{}"}}]},
-        {"role": "tool", "tool_call_id": "c1", "content": "r"}]})"));
 }
 
 TEST(Responses, AWholeAnswer) {
@@ -104,20 +76,75 @@ TEST(Responses, LengthIsIncomplete) {
   EXPECT_EQ(EventsOf(server, body).back().type, "response.incomplete");
 }
 
+TEST(Responses, ACallThatIsCutOffIsIncomplete) {
+  TestServer server(
+      Reciting("<tool_call>{\"name\": \"f\", \"arguments\": {\"s\": \"one two\"}}</tool_call>"));
+  Json body = ResponsesBody();
+  body["max_output_tokens"] = 50;
+  const Json answer = server.Call("/v1/responses", body);
+  EXPECT_EQ(answer["status"], "incomplete");
+  EXPECT_EQ(answer["output"][0]["type"], "function_call");
+  EXPECT_EQ(answer["output"][0]["status"], "incomplete");
+  body["max_output_tokens"] = 200;
+  EXPECT_EQ(server.Call("/v1/responses", body)["output"][0]["status"], "completed");
+}
+
 TEST(Responses, WhatIsNotServedIsRefused) {
   TestServer server(Reciting("x"));
   Json body = ResponsesBody();
   body["conversation"] = "conv_1";
   EXPECT_EQ(server.Call("/v1/responses", body, 400)["error"]["param"], "conversation");
-  body = ResponsesBody();
-  body["tools"][0]["type"] = "web_search";
-  EXPECT_EQ(server.Call("/v1/responses", body, 400)["error"]["param"], "tools");
   body = {{"input", "x"}, {"background", true}, {"store", false}};
   EXPECT_EQ(server.Call("/v1/responses", body, 400)["error"]["param"], "background");
   body = {{"input", "x"}, {"previous_response_id", "resp_1"}};
   const Json error = server.Call("/v1/responses", body, 400)["error"];
   EXPECT_EQ(error["param"], "previous_response_id");
   EXPECT_EQ(error["code"], "previous_response_not_found");
+}
+
+TEST(Responses, ARequiredCallWinsOverAFormat) {
+  TestServer server(Reciting("x"));
+  Json body = ResponsesBody();
+  body["text"] = {
+      {"format", {{"type", "json_schema"}, {"name", "n"}, {"schema", {{"enum", {1}}}}}}};
+  for (const Json& choice : {Json("required"), Json{{"type", "function"}, {"name", "f"}}}) {
+    body["tool_choice"] = choice;
+    auto reply = server.Post("/v1/responses", body);
+    ASSERT_TRUE(reply->WaitDone());
+    ASSERT_EQ(reply->status(), 200) << reply->body();
+    EXPECT_EQ(reply->Header("x-millrace-ignored"), "text.format");
+  }
+}
+
+TEST(Responses, LogprobsOfTheText) {
+  TestServer server(Reciting(kCallingAnswer));
+  Json body = ResponsesBody();
+  body["include"] = {"message.output_text.logprobs"};
+  body["top_logprobs"] = 2;
+  const Json answer = server.Call("/v1/responses", body);
+  const Json& part = answer["output"][1]["content"][0];
+  std::string text;
+  for (const Json& token : part["logprobs"]) {
+    text += token["token"].get<std::string>();
+    EXPECT_EQ(token["top_logprobs"].size(), 2u);
+  }
+  EXPECT_EQ(text, "Sure.");
+  std::string streamed, done;
+  for (const TypedEvent& event : EventsOf(server, body)) {
+    if (event.type != "response.output_text.delta" && event.type != "response.output_text.done") {
+      continue;
+    }
+    for (const Json& token : event.data["logprobs"]) {
+      (event.type.ends_with("delta") ? streamed : done) += token["token"].get<std::string>();
+    }
+  }
+  EXPECT_NE(streamed.find("Sure."), std::string::npos) << streamed;
+  EXPECT_EQ(streamed, done);
+  body.erase("include");
+  auto reply = server.Post("/v1/responses", body);
+  ASSERT_TRUE(reply->WaitDone());
+  EXPECT_EQ(reply->Header("x-millrace-ignored"), "top_logprobs");
+  EXPECT_TRUE(Json::parse(reply->body())["output"][1]["content"][0]["logprobs"].empty());
 }
 
 // ---- stored
@@ -162,6 +189,31 @@ TEST(StoredResponses, AreFetchedAndDeleted) {
   CallMethod(server, "DELETE", PathOf(whole), 404);
   EXPECT_EQ(CallMethod(server, "POST", PathOf(streamed) + "/cancel", 400)["error"]["param"], "id");
   CallMethod(server, "POST", PathOf(streamed) + "/other", 404);
+}
+
+TEST(StoredResponses, InputItemsComeInPages) {
+  TestServer server(Reciting("hello"));
+  Json body = ResponsesBody();
+  body["input"] = Json::array();
+  for (const char* text : {"a", "b", "c"}) {
+    body["input"].push_back({{"role", "user"}, {"content", text}});
+  }
+  const std::string path = PathOf(server.Call("/v1/responses", body)) + "/input_items";
+  const auto texts = [&](const std::string& query) {
+    const Json page = server.Get(path + query);
+    std::string all;
+    for (const Json& item : page["data"]) all += item["content"][0]["text"].get<std::string>();
+    return all + (page["has_more"] == true ? "+" : "");
+  };
+  EXPECT_EQ(texts(""), "cba");
+  EXPECT_EQ(texts("?limit=2"), "cb+");
+  EXPECT_EQ(texts("?order=asc&limit=1"), "a+");
+  const auto first = server.Get(path + "?order=asc")["first_id"].get<std::string>();
+  EXPECT_EQ(texts("?order=asc&after=" + first), "bc");
+  EXPECT_EQ(texts("?after=" + first), "");
+  EXPECT_EQ(server.Get(path + "?limit=101", 400)["error"]["param"], "limit");
+  EXPECT_EQ(server.Get(path + "?order=up", 400)["error"]["param"], "order");
+  EXPECT_EQ(server.Get(path + "?after=nothing", 400)["error"]["param"], "after");
 }
 
 TEST(StoredResponses, NotWithoutStore) {
@@ -271,8 +323,7 @@ TEST(BackgroundResponses, WhatFailsSaysWhy) {
   const Json queued = server.Call("/v1/responses", body);
   const Json ended = EndedResponse(server, PathOf(queued));
   EXPECT_EQ(ended["status"], "failed");
-  EXPECT_NE(ended["error"]["message"].get<std::string>().find("response_format"),
-            std::string::npos);
+  EXPECT_NE(ended["error"]["message"].get<std::string>().find("text.format"), std::string::npos);
 }
 
 TEST(BackgroundResponses, AreCancelled) {

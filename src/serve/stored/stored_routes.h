@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/clock.h"
+#include "serve/body_pool.h"
 #include "serve/other_apis.h"
 #include "serve/request_registry.h"
 #include "serve/router.h"
@@ -15,7 +16,6 @@
 #include "serve/stored/batch_routes.h"
 #include "serve/stored/object_store.h"
 #include "serve/stored/response_routes.h"
-#include "serve/worker_pool.h"
 
 namespace millrace::serve {
 
@@ -33,21 +33,30 @@ class StoredRoutes {
 
   // The table's handlers refer to this.
   void AddTo(RouteTable& table);
+  // Whether objects could be stored when that was last tried; tries again soon. For /ready.
+  bool Writable();
   // Posts what the previous process left to the queue. Once, before the queue starts.
   void RunLeft();
 
  private:
   void OnDisk(Call call, std::function<void(Call)> task);
   void OnDiskSoon(std::function<void()> task);
+  // For what is stored while a client waits: the task gets false if there is no room for it.
+  void StoreSoon(const std::string& owner, size_t bytes, std::function<void(bool)> task);
+  StorePatiently Patiently();
+  void Store(std::function<Status()> put, std::function<void(const Status&)> done, int tries);
   void DropOld();
+  void TryWrite();
 
   const std::shared_ptr<ObjectStore> store_;
   RequestRegistry& registry_;
   const Clock& clock_;
   std::atomic<int64_t> dropped_old_ns_ = 0;  // when, by the clock
+  std::atomic<int64_t> tried_ns_ = 0;        // when TryWrite was posted last
+  std::atomic<bool> writable_ = true;
   ResponseRoutes responses_;
   BatchRoutes batches_;
-  WorkerPool pool_;  // last: joined first
+  BodyPool pool_;  // last: joined first
 };
 
 }  // namespace millrace::serve

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "cluster/runtime/one_worker.h"
-#include "net/sse.h"
+#include "core/no_token_left.h"
 #include "text/token_table.h"
 
 namespace millrace::serve {
@@ -82,7 +82,8 @@ std::shared_ptr<const text::Tokenizer> TinyTokenizer() {
   return tokenizer;
 }
 
-std::shared_ptr<const text::ChatTemplate> TinyChatTemplate() {
+std::shared_ptr<const text::ChatTemplate> TinyChatTemplate(
+    std::map<std::string, std::string> templates) {
   text::TokenizerConfig config;
   config.chat_templates["default"] =
       "{% for m in messages %}{% if m.content == 'refused' %}{{ raise_exception('refused') }}"
@@ -90,6 +91,7 @@ std::shared_ptr<const text::ChatTemplate> TinyChatTemplate() {
       "{% if tools %}tools:{{ tools | tojson }}{% endif %}"
       "{% if tone %}tone:{{ tone }}{% endif %}"
       "{% if add_generation_prompt %}assistant:{% endif %}";
+  if (!templates.empty()) config.chat_templates = std::move(templates);
   auto made = text::ChatTemplate::FromConfig(config, TinyTokenizer()->special_tokens());
   MR_CHECK(made.ok()) << made.status().ToString();
   return std::shared_ptr<const text::ChatTemplate>(std::move(made).value());
@@ -168,6 +170,10 @@ SequenceResult RecitingStage::Answer(const SequenceView& sequence) const {
   const auto output = static_cast<size_t>(sequence.end()) - prompt.size();
   if (prompt.front() == kFailingToken) {
     result.error = Internal("logits are not numbers at /secret/path");
+    return result;
+  }
+  if (prompt.front() == kStuckToken && output == 2) {
+    result.error = NoTokenLeft("none");
     return result;
   }
   if (params.pools()) {
@@ -346,10 +352,14 @@ void TestServer::MakeReady(cluster::Generator* generator, cluster::RecoveredRequ
   model.tokenizer = TinyTokenizer();
   const std::vector<TokenId> ends = {kTinyEos};
   model.grammars = text::Grammars::Of(text::TokenTableOf(*model.tokenizer, ends).value());
-  model.chat_template = TinyChatTemplate();
+  std::map<std::string, std::string> templates = options_.chat_templates;
+  if (!options_.chat_template.empty()) templates["default"] = options_.chat_template;
+  model.chat_template = TinyChatTemplate(std::move(templates));
   model.tool_format = text::FindToolFormat(options_.tool_format);
   model.reasoning_format = text::FindReasoningFormat(options_.reasoning_format);
   model.spec.vocab_size = kTinyVocab;
+  model.spec.generates = options_.generates;
+  model.end_tokens = ends;
   model.spec.embedding_size = static_cast<int>(ReciteVector({}, Pooling::kLast).size());
   model.max_model_len = options_.max_model_len;
   model.defaults = options_.defaults;
@@ -424,48 +434,6 @@ bool TestServer::WaitUntilFree() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return false;
-}
-
-std::vector<std::string> Events(const std::string& body) {
-  std::vector<std::string> events;
-  for (size_t begin = 0, end; (end = body.find("\n\n", begin)) != std::string::npos;
-       begin = end + 2) {
-    events.push_back(body.substr(begin, end + 2 - begin));
-  }
-  return events;
-}
-
-std::vector<Json> ParseEvents(const std::string& body, bool expect_done) {
-  std::vector<Json> events;
-  size_t begin = 0;
-  bool done = false;
-  while (begin < body.size()) {
-    const size_t end = body.find("\n\n", begin);
-    EXPECT_NE(end, std::string::npos) << "an event ends in an empty line";
-    if (end == std::string::npos) break;
-    const std::string event = body.substr(begin, end - begin);
-    begin = end + 2;
-    EXPECT_EQ(event.rfind("data: ", 0), 0u) << event;
-    EXPECT_EQ(event.find('\n'), std::string::npos) << "one line per event";
-    EXPECT_FALSE(done) << "[DONE] is last";
-    done = event == "data: [DONE]";
-    if (done) continue;
-    auto parsed = ParseJson(event.substr(6));
-    EXPECT_TRUE(parsed.ok()) << event;
-    if (parsed.ok()) events.push_back(*parsed);
-  }
-  EXPECT_EQ(done, expect_done);
-  return events;
-}
-
-std::vector<TypedEvent> TypedEvents(const std::string& body) {
-  std::vector<TypedEvent> events;
-  net::SseParser parser([&](std::string_view type, std::string_view data) {
-    events.push_back({std::string(type), Json::parse(data)});
-  });
-  EXPECT_TRUE(parser.Feed(body).ok());
-  for (const TypedEvent& event : events) EXPECT_EQ(event.data["type"], event.type);
-  return events;
 }
 
 TestServerOptions Reciting(const std::string& script) {

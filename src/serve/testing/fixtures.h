@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 #include "cluster/runtime/local_cluster.h"
 #include "net/http.h"
 #include "serve/service.h"
+#include "serve/testing/events.h"
 #include "stage/stage.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -28,7 +30,9 @@ inline constexpr TokenId kTinyBos = 258;
 inline constexpr TokenId kTinyEos = 259;
 inline constexpr TokenId kTinyEnd = 260;
 std::shared_ptr<const text::Tokenizer> TinyTokenizer();
-std::shared_ptr<const text::ChatTemplate> TinyChatTemplate();
+// `templates` by name; empty: one that shows roles and contents.
+std::shared_ptr<const text::ChatTemplate> TinyChatTemplate(
+    std::map<std::string, std::string> templates = {});
 
 // The vector of a prompt in the stage below: how many 'a', 'b' and 'c' it has, and 1 for a mean.
 std::vector<float> ReciteVector(const std::vector<TokenId>& prompt, Pooling pooling);
@@ -71,6 +75,8 @@ class RecitingStage : public stage::Stage {
 
   // A sequence whose prompt begins with this token fails in its first step.
   static constexpr TokenId kFailingToken = '\x01';
+  // The masks of one whose prompt begins with this token leave nothing after two tokens.
+  static constexpr TokenId kStuckToken = '\x02';
 
  private:
   SequenceResult Answer(const SequenceView& sequence) const;
@@ -123,7 +129,10 @@ struct TestServerOptions {
   ServiceOptions service;
   ClusterAdmin* cluster = nullptr;
   SamplingDefaults defaults;
-  std::string tool_format, reasoning_format;  // empty: none
+  bool generates = true;
+  std::string tool_format, reasoning_format;          // empty: none
+  std::string chat_template;                          // empty: TinyChatTemplate's own
+  std::map<std::string, std::string> chat_templates;  // further ones, by name
 };
 
 // A model that recites the script and ends, writes calls as hermes and reasoning as <think>.
@@ -163,16 +172,5 @@ class TestServer {
   std::shared_ptr<RecordingReply> Send(Endpoint to, net::HttpRequest request);
   TestServerOptions options_;
 };
-
-// The complete events in the bytes that a client received. An incomplete last one is left out.
-std::vector<std::string> Events(const std::string& body);
-std::vector<Json> ParseEvents(const std::string& body, bool expect_done = true);
-
-// The events of the APIs whose events have types; each data repeats its type.
-struct TypedEvent {
-  std::string type;
-  Json data;
-};
-std::vector<TypedEvent> TypedEvents(const std::string& body);
 
 }  // namespace millrace::serve
