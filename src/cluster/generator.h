@@ -43,12 +43,20 @@ using OutputSink = std::function<void(RequestOutput&&)>;
 inline constexpr std::array<int, 15> kIterationTokenBounds = {
     1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536};
 
+struct StillWorker {
+  std::string name, reason;
+};
+
 struct GeneratorStats {
   sched::SchedulerStats scheduler;
   // last: above all bounds
   std::array<uint64_t, kIterationTokenBounds.size() + 1> iteration_tokens = {};
   uint64_t iteration_tokens_sum = 0;
   std::optional<sched::RequestInfo> stalled;  // could run but makes no progress (watchdog)
+  // The workers that have its step, if they are other processes: what stalls it is not this one.
+  std::vector<std::string> stalled_at;
+  // Other processes that live and do not compute: they must be restarted.
+  std::vector<StillWorker> still_workers;
   bool draining = false;
 };
 

@@ -40,7 +40,7 @@ Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions
 
 ControllerCore::ControllerCore(ControllerOptions options)
     : options_(std::move(options)),
-      ids_(options_.term),
+      ids_(options_.term, options_.last_id),
       members_(options_),
       outbox_(members_),
       machines_({.num_layers = options_.num_layers,
@@ -57,10 +57,12 @@ ControllerCore::ControllerCore(ControllerOptions options)
       pipelines_({.scheduler = options_.scheduler,
                   .num_layers = options_.num_layers,
                   .tpot_limit = options_.tpot_limit,
-                  .step_log = options_.step_log},
+                  .step_log = options_.step_log,
+                  .steps = options_.steps},
                  members_, ids_, outbox_, memory_),
       requests_({options_.scheduler.max_model_len, options_.scheduler.block_size,
-                 options_.waiting_max, options_.waiting_limit, options_.deaths_max}),
+                 options_.waiting_max, options_.waiting_limit, options_.deaths_max,
+                 options_.scheduler.max_num_batched_tokens}),
       transfers_({.num_layers = options_.num_layers,
                   .block_size = options_.scheduler.block_size,
                   .migrations_max = ControllerOptions::kMovesMax,
@@ -139,7 +141,16 @@ Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
 }
 
 void ControllerCore::Tick(Time now) {
-  for (const auto& [id, reason] : members_.Lost(now)) LoseWorker(id, reason, true, now);
+  for (const Membership::Loss& loss : members_.Lost(now)) {
+    if (loss.stands_still) {
+      LoseStillWorker(loss.worker, loss.reason, now);
+    } else {
+      LoseWorker(loss.worker, loss.reason, true, now);
+    }
+  }
+  for (const Pipelines::Holder& holder : pipelines_.Holders(now)) {
+    LoseStillWorker(holder.worker, holder.reason, now);
+  }
   ExpireWaiting(now);
   transfers_.Tick(now);
   requests_.TryQueue();

@@ -54,6 +54,7 @@
 #include "cluster/control/placements.h"
 #include "cluster/control/requests.h"
 #include "cluster/control/transfers.h"
+#include "cluster/control/ttft_forecast.h"
 #include "core/connection_id.h"
 #include "core/output.h"
 #include "core/worker_messages.h"
@@ -65,6 +66,8 @@ struct ControllerOptions : MembershipOptions, DeploymentOptions, PlacementOption
   static constexpr size_t kMovesMax = 16;  // requests that migrate at the same time
 
   Term term;
+  std::optional<std::string> store = {};  // in which the term was won (Welcome)
+  uint64_t last_id = 0;                   // IdSource: random in a server
   // For every pipeline. The layout sets the number of stages. `num_blocks` is an upper limit; 0
   // means as many as fit.
   sched::SchedulerOptions scheduler;
@@ -78,10 +81,11 @@ struct ControllerOptions : MembershipOptions, DeploymentOptions, PlacementOption
   std::optional<Plan> plan;                     // instead of an automatic layout
   std::vector<std::string> node_names;
 
+  StepWatchLimits steps;
   Duration waiting_limit = Duration::Seconds(60);  // how long a request may wait for a pipeline
   int waiting_max = 4096;                          // requests that may wait for a pipeline
-  // A request fails once it has lost this many pipelines without a token in between, because it may
-  // be what kills them.
+  // A request that has lost this many pipelines at the same work may be what ends them: from then
+  // on it is tried apart from others like it (BlameLedger).
   int deaths_max = 2;
   Duration hold_limit = Duration::Seconds(30);  // how long KV is kept for a puller that is silent
   uint64_t secret = 0;                          // random; for the nonces of KV handles and groups
@@ -96,7 +100,8 @@ class ControllerCore {
   // Takes a new request or, after a restart, one with `resumed`; its tokens were computed by the
   // class with the fingerprint `computed_by`, "" if that is not known. Ids are never reused.
   // kInvalidArgument: it can never fit. kResourceExhausted: too many requests wait.
-  // kFailedPrecondition: its output is constrained or a vector, and a worker cannot do that.
+  // kFailedPrecondition: its output is constrained, and there is no tokenizer. kUnavailable: every
+  // pipeline has a worker that is too old for it.
   Status Submit(sched::NewRequest request, Time now, std::string_view computed_by = {});
   // Ends the request or its sequence `index`; unknown ones are ignored.
   void Abort(RequestId id, std::optional<int> index, Time now);
@@ -120,17 +125,18 @@ class ControllerCore {
   void TakeActions(std::vector<ControllerAction>& actions);
   void TakeOutputs(std::vector<RequestOutput>& outputs);
 
-  // When a request with such a prompt would get its first token if it came now: the tokens of the
-  // prompts ahead of it and its own, by the rate at which prompts have been computed. nullopt: no
-  // pipeline for prompts is open, or none has measured its rate.
-  std::optional<Duration> PredictedTtft(int prompt_tokens) const;
+  std::optional<Duration> PredictedTtft(int prompt_tokens) const {
+    return ForecastTtft(prompt_tokens, pipelines_, requests_, !layout().prefill.empty());
+  }
   std::optional<std::string> Missing() const;
   ClusterStatus Describe(Time now) const;
   sched::SchedulerStats Stats() const;  // summed over all pipelines
   std::optional<sched::RequestInfo> Inspect(RequestId id, Time now) const;
   std::optional<TimeAccount> Account(RequestId id, Time now) const;  // as of Generator
   std::vector<sched::RequestInfo> InspectAll(Time now) const;
-  std::optional<sched::RequestInfo> Stalled(Time now) const;  // of any pipeline (watchdog)
+  std::optional<StalledRequest> Stalled(Time now) const;  // of any pipeline (watchdog)
+  // Workers that were lost because they stand still, until they join again.
+  const std::vector<Membership::Still>& still() const { return members_.still(); }
   ControllerCounters counters() const;
   int64_t epoch() const { return layout().plan.epoch; }                // of the plan in force
   int64_t newest_epoch() const { return deployment_.newest_epoch(); }  // of the newest one begun
@@ -152,9 +158,12 @@ class ControllerCore {
   // controller_workers.cc
   void Admit(ConnectionId connection, Join join, Time now);
   void LoseWorker(WorkerId id, const Status& reason, bool disconnect, Time now);
+  // It sent what no worker may send: only its session ends, and what it computed is computed again.
+  void EndForViolation(ConnectionId from, const std::string& what, Time now);
+  bool Is(ConnectionId from, const std::optional<WorkerId>& worker);
+  void LoseStillWorker(WorkerId id, const Status& reason, Time now);
   void On(ConnectionId from, const ShardLoaded& message, Time now);
   void On(ConnectionId from, const ShardProgress& message, Time now);
-  void CountWeights(const ShardLoaded& message);
 
   // controller_retire.cc
   void Reconcile(Time now);
@@ -167,13 +176,14 @@ class ControllerCore {
 
   // controller_pipelines.cc
   void OpenPipelines(Time now);
+  void UseOpened();
   void On(ConnectionId from, const PipelineOpened& message, Time now);
   void On(ConnectionId from, const StepDone& message, Time now);
   void On(ConnectionId from, const PipelineBroken& message, Time now);
   void On(ConnectionId from, const PullDone& message, Time now);
   // `failed`: the hop whose collective has failed.
-  void LosePipeline(PipelineId id, const Status& reason, PipelineEnd end,
-                    std::optional<WorkerId> suspect, Time now, const PipelineHop* failed = nullptr);
+  void LosePipeline(PipelineId id, const Status& reason, const PipelineLoss& loss, Time now,
+                    const PipelineHop* failed = nullptr);
   void RemakeCollective(const PipelineHop& hop, const Status& reason, Time now);
   void ClosePipeline(PipelineId id, Time now);
   void MakeRoom(const std::set<PipelineId>& starved, Time now);
@@ -191,7 +201,6 @@ class ControllerCore {
                   Time now);
   void ExpireWaiting(Time now);
   void EndAfterDeaths(RequestId id, const Status& reason, Time now);
-  void CountSuspectedDeaths(WorkerId lost, const Status& reason, Time now);
   std::string WhyItWaits(const Request& request) const;
   void HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now);
   void HandleOutputs(Pipeline& pipeline, size_t first, Time now);

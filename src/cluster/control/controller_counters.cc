@@ -1,5 +1,6 @@
 #include "cluster/control/controller_counters.h"
 
+#include <algorithm>
 #include <array>
 
 namespace millrace::cluster {
@@ -14,6 +15,9 @@ constexpr auto kCounters = std::to_array<ControllerCounter>({
      &Counters::joins_refused},
     {"workers_lost", "millrace_cluster_workers_lost_total",
      "Workers that left or were lost, including drained ones.", &Counters::workers_lost},
+    {"workers_still", "millrace_cluster_workers_still_total",
+     "Workers that were lost because they computed nothing although their process lives.",
+     &Counters::workers_still},
     {"pipelines_opened", "millrace_cluster_pipelines_opened_total",
      "Pipelines opened over workers.", &Counters::pipelines_opened},
     {"pipelines_lost", "millrace_cluster_pipelines_lost_total",
@@ -81,6 +85,9 @@ constexpr auto kCounters = std::to_array<ControllerCounter>({
     {"probes_failed", "millrace_cluster_link_probes_failed_total",
      "Measurements of links that failed or gave numbers that no link has.",
      &Counters::probes_failed},
+    {"protocol_violations", "millrace_cluster_protocol_violations_total",
+     "Sessions of workers that were ended because they sent what no worker may send.",
+     &Counters::protocol_violations},
     {"stale_messages", "millrace_cluster_stale_messages_total",
      "Messages dropped because their session, pipeline or transfer no longer exists.",
      &Counters::stale_messages},
@@ -90,5 +97,14 @@ static_assert(sizeof(Counters) == kCounters.size() * sizeof(uint64_t), "a counte
 }  // namespace
 
 std::span<const ControllerCounter> AllControllerCounters() { return kCounters; }
+
+void ControllerCounters::CountWeights(const ShardLoaded& loaded) {
+  if (!loaded.status.ok()) return;
+  const int64_t kept = std::clamp<int64_t>(loaded.kept_bytes, 0, loaded.weight_bytes);
+  const int64_t peers = std::clamp<int64_t>(loaded.peer_bytes, 0, loaded.weight_bytes - kept);
+  weights_kept += static_cast<uint64_t>(kept);
+  weights_from_peers += static_cast<uint64_t>(peers);
+  weights_from_disk += static_cast<uint64_t>(loaded.weight_bytes - kept - peers);
+}
 
 }  // namespace millrace::cluster

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "core/worker_messages.h"
+
 namespace millrace::cluster {
 
 // KV that changes pipelines (transfers.h).
@@ -21,6 +23,7 @@ struct TransferCounters {
 // Monotonic while the controller lives. AllControllerCounters lists every member.
 struct ControllerCounters : TransferCounters {
   uint64_t joins = 0, joins_refused = 0, workers_lost = 0;
+  uint64_t workers_still = 0;  // of the lost ones: their process lives
   uint64_t pipelines_opened = 0, pipelines_lost = 0;
   uint64_t layouts = 0, plans_applied = 0, plans_given_up = 0;
   uint64_t replays = 0, failed_by_losses = 0, expired = 0;
@@ -30,7 +33,10 @@ struct ControllerCounters : TransferCounters {
   // Bytes of weights of the shards that workers loaded, by where they had them from.
   uint64_t weights_kept = 0, weights_from_peers = 0, weights_from_disk = 0;
   uint64_t profiles_refused = 0, links_probed = 0, probes_failed = 0;
+  uint64_t protocol_violations = 0;
   uint64_t stale_messages = 0;  // for pipelines, shards and transfers that no longer exist
+
+  void CountWeights(const ShardLoaded& loaded);
 };
 
 // A counter's name in /cluster/status and in /metrics, and its help text.

@@ -66,6 +66,7 @@ ClusterStatus ControllerCore::Describe(Time now) const {
                        .degraded = layout().Degraded(),
                        .changing = deployment_.changing(),
                        .given_up = given_up(),
+                       .still = members_.still(),
                        .links = machines_.Links(now),
                        .requests = static_cast<int64_t>(requests_.size()),
                        .waiting = static_cast<int64_t>(requests_.waiting()),

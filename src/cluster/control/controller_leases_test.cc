@@ -15,6 +15,7 @@ class Leases : public ScriptedWorkers {
     options.plan = Chains({{kAll, kPrefill}, {kAll, kDecode}});
     options.scheduler.num_blocks = num_blocks;
     options.silent_limit = Duration::Seconds(1000);  // silent workers are not lost at once
+    options.steps.least = options.silent_limit;
     Start(std::move(options));
     Join(1);
     Join(2);
@@ -100,6 +101,7 @@ TEST_F(Leases, ALiveMoveKeepsItsSource) {
   ControllerOptions options = Options();
   options.plan = Chains({{kAll, kPrefill}, {kAll, kDecode}, {kAll, kDecode}});
   options.silent_limit = Duration::Seconds(1000);
+  options.steps.least = options.silent_limit;
   Start(std::move(options));
   for (uint64_t worker = 1; worker <= 3; ++worker) Join(worker);
   ASSERT_TRUE(Submit(1).ok());

@@ -2,12 +2,36 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
 #include "cluster/control/controller_core.h"
+#include "cluster/control/eviction.h"
 
 namespace millrace::cluster {
+namespace {
+
+// Of the requests in its steps: how many of their tokens it had computed.
+std::map<RequestId, int64_t> RanFrom(const Pipeline& pipeline, Time now) {
+  std::map<RequestId, int64_t> from;
+  for (const sched::RequestInfo& info : pipeline.scheduler->InspectAll(now)) {
+    if (info.state == sched::RequestState::kRunning) from[info.id] = info.computed_tokens;
+  }
+  return from;
+}
+
+// The hop that the worker computes with other ranks; nullopt: there is none.
+std::optional<PipelineHop> SharedHop(const Pipeline& pipeline, WorkerId worker) {
+  const auto found = std::ranges::find_if(pipeline.hops, [&](const PipelineHop& hop) {
+    return hop.ranks.size() > 1 &&
+           std::ranges::find(hop.ranks, worker, &WorkerAddress::worker) != hop.ranks.end();
+  });
+  return found == pipeline.hops.end() ? std::nullopt : std::optional(*found);
+}
+
+}  // namespace
 
 // Opens all pipelines in advance. A prompt that is handed over keeps its KV only if its decode
 // pipeline is open.
@@ -23,81 +47,99 @@ void ControllerCore::On(ConnectionId from, const PipelineOpened& message, Time n
     ++counters_.stale_messages;
     return;
   }
+  if (!pipeline->Uses(members_.Find(from)->id)) {
+    return EndForViolation(from, "it opens a pipeline that it is not in", now);
+  }
   if (!message.status.ok()) {
     // Surviving stages of lost pipelines may occupy memory that this pipeline needs.
     transfers_.GiveUpSurviving();
-    return LosePipeline(message.pipeline, message.status, PipelineEnd::kNoFault, {}, now);
+    return LosePipeline(message.pipeline, message.status, {}, now);
   }
-  if (!pipelines_.Opened(*pipeline, members_.Find(from)->id)) ++counters_.stale_messages;
-  if (pipeline->open) requests_.TryQueue();
-  retire_ = retire_ || pipeline->open;  // requests may move there
+  if (!pipelines_.Opened(*pipeline, members_.Find(from)->id, now)) ++counters_.stale_messages;
+  if (pipeline->open) UseOpened();
 }
 
-void ControllerCore::On(ConnectionId, const StepDone& message, Time now) {
+// A pipeline has opened.
+void ControllerCore::UseOpened() {
+  requests_.TryQueue();
+  retire_ = true;  // requests may move there
+}
+
+// A step is answered by rank 0 of the last hop.
+void ControllerCore::On(ConnectionId from, const StepDone& message, Time now) {
   Pipeline* pipeline = pipelines_.Find(message.pipeline);
   if (pipeline == nullptr) {
     ++counters_.stale_messages;
     return;
   }
-  const size_t first = outputs_.size();
-  pipelines_.Commit(*pipeline, message.result, now, outputs_);
-  HandleOutputs(*pipeline, first, now);
-}
-
-void ControllerCore::On(ConnectionId from, const PipelineBroken& message, Time now) {
-  if (pipelines_.Find(message.pipeline) == nullptr) {
+  if (!Is(from, pipeline->workers.back().front())) {
+    return EndForViolation(from, "it answers a step of another worker", now);
+  }
+  if (message.result.id == kTestStep) {
+    if (pipelines_.Tested(*pipeline)) return UseOpened();
     ++counters_.stale_messages;
     return;
   }
-  MR_LOG(warn, "worker {} reports a broken pipeline: {}", Printable(members_.Find(from)->join.name),
-         Printable(message.reason.message()));
-  const Worker* worker = members_.Find(from);
-  const bool cut_off = message.reason.code() == StatusCode::kUnavailable ||
-                       message.reason.code() == StatusCode::kDeadlineExceeded;
-  if (cut_off && !message.suspect) {
-    // Its batch could not run with the other ranks: their collective has failed permanently.
-    for (const PipelineHop& hop : pipelines_.Find(message.pipeline)->hops) {
-      const bool here =
-          std::ranges::find(hop.ranks, worker->id, &WorkerAddress::worker) != hop.ranks.end();
-      if (!here || hop.ranks.size() == 1) continue;
-      const PipelineHop failed = hop;
-      return RemakeCollective(failed, message.reason, now);
-    }
-  }
-  const PipelineEnd end = message.suspect ? PipelineEnd::kSuspicion : PipelineEnd::kDeath;
-  LosePipeline(message.pipeline, message.reason, end, message.suspect, now);
+  const size_t first = outputs_.size();
+  pipelines_.Commit(*pipeline, message.result, now, outputs_);
+  const Status wrong = pipeline->scheduler->wrong_result();
+  HandleOutputs(*pipeline, first, now);
+  if (!wrong.ok()) EndForViolation(from, wrong.message(), now);
 }
 
-void ControllerCore::On(ConnectionId, const PullDone& message, Time now) {
-  if (!transfers_.Done(message, now)) ++counters_.stale_messages;
+void ControllerCore::On(ConnectionId from, const PipelineBroken& message, Time now) {
+  const Pipeline* pipeline = pipelines_.Find(message.pipeline);
+  if (pipeline == nullptr) {
+    ++counters_.stale_messages;
+    return;
+  }
+  const Worker& worker = *members_.Find(from);
+  const bool knows =
+      pipeline->Uses(worker.id) && (!message.suspect || pipeline->Uses(*message.suspect));
+  if (!knows) return EndForViolation(from, "it breaks a pipeline of other workers", now);
+  MR_LOG(warn, "worker {} reports a broken pipeline: {}", Printable(worker.join.name),
+         Printable(message.reason.message()));
+  const bool cut_off = message.reason.code() == StatusCode::kUnavailable ||
+                       message.reason.code() == StatusCode::kDeadlineExceeded;
+  // Its batch could not run with the other ranks: their collective has failed permanently.
+  const auto shared = SharedHop(*pipeline, worker.id);
+  if (cut_off && !message.suspect && shared) return RemakeCollective(*shared, message.reason, now);
+  const PipelineEnd end = message.suspect ? PipelineEnd::kSuspicion : PipelineEnd::kDeath;
+  LosePipeline(message.pipeline, message.reason, {end, message.suspect, worker.join.name}, now);
+}
+
+void ControllerCore::On(ConnectionId from, const PullDone& message, Time now) {
+  const auto puller = transfers_.PullerOf(message.transfer);
+  if (!puller) {
+    ++counters_.stale_messages;
+    return;
+  }
+  if (!Is(from, puller)) return EndForViolation(from, "it ends a pull of another worker", now);
+  transfers_.Done(message, now);
 }
 
 // Ends all pipelines through the stage. Its ranks keep their weights and form a new group.
 void ControllerCore::RemakeCollective(const PipelineHop& hop, const Status& reason, Time now) {
   for (PipelineId id : pipelines_.Using(hop.shards)) {
-    LosePipeline(id, reason, PipelineEnd::kNoFault, {}, now, &hop);
+    LosePipeline(id, reason, {}, now, &hop);
   }
   deployment_.ResetGroup(hop.shards.front());
 }
 
 // Closes a pipeline. Its requests continue in other pipelines from the tokens they have.
-void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineEnd end,
-                                  std::optional<WorkerId> suspect, Time now,
-                                  const PipelineHop* failed) {
+void ControllerCore::LosePipeline(PipelineId id, const Status& reason, const PipelineLoss& loss,
+                                  Time now, const PipelineHop* failed) {
   Pipeline& pipeline = pipelines_.at(id);
-  pipelines_.BackOff(pipeline, now);
+  pipelines_.BackOff(pipeline, reason, now);
   ++counters_.pipelines_lost;
-  std::set<RequestId> ran;
-  for (const sched::RequestInfo& info : pipeline.scheduler->InspectAll(now)) {
-    if (info.state == sched::RequestState::kRunning) ran.insert(info.id);
-  }
+  const std::map<RequestId, int64_t> ran_from = RanFrom(pipeline, now);
   // If a step failed while all workers are there, its KV may be what made it fail, so it is not
   // kept.
-  const bool step_failed =
-      end == PipelineEnd::kDeath && std::ranges::all_of(pipeline.hops, [&](const PipelineHop& hop) {
-        return transfers_.StillThere(hop);
-      });
-  if (!step_failed) transfers_.Retain(pipeline, failed, suspect, now);
+  const bool step_failed = loss.end == PipelineEnd::kDeath &&
+                           std::ranges::all_of(pipeline.hops, [&](const PipelineHop& hop) {
+                             return transfers_.StillThere(hop);
+                           });
+  if (!step_failed) transfers_.Retain(pipeline, failed, loss.suspect, now);
   std::vector<sched::DetachedRequest> left = pipeline.scheduler->DetachAll(now);
   const PipelineRequests here = pipeline.requests;
   const TimeCause because = pipeline.retiring ? TimeCause::kMove : TimeCause::kLoss;
@@ -108,7 +150,9 @@ void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineE
     if (!here.contains(request)) continue;  // it is moving here and still runs elsewhere
     ++counters_.replays;
     transfers_.TargetLost(request);
-    requests_.PipelineEnded(request, end, ran.contains(request), suspect);
+    const auto ran = ran_from.find(request);
+    requests_.blame().PipelineEnded(
+        request, loss, ran == ran_from.end() ? std::nullopt : std::optional(ran->second));
     Requeue(request, std::move(detached.request), because, now);
     EndAfterDeaths(request, reason, now);
   }
@@ -132,38 +176,20 @@ void ControllerCore::MakeRoom(const std::set<PipelineId>& starved, Time now) {
     return;
   }
   if (!pipelines_.contains(*ends)) return transfers_.GiveUpIn(*ends);
-  LosePipeline(*ends, Unavailable("other pipelines need its memory"), PipelineEnd::kNoFault, {},
-               now);
+  LosePipeline(*ends, Unavailable("other pipelines need its memory"), {}, now);
 }
 
-// Takes the youngest request that holds memory of the starved pipeline's workers out of its
-// pipeline, if it is younger than some request of the starved one. It waits, and is computed again
-// from its tokens. The oldest request of all is never taken out, so it ends
-// (docs/decisions/0003-admission.md).
+// Takes a request out of its pipeline. It waits, and is computed again from its tokens.
 bool ControllerCore::EvictFor(PipelineId starved, Time now) {
-  const auto age_of = [&](RequestId id) { return std::pair(requests_.at(id).arrived, id); };
-  std::optional<std::pair<Time, RequestId>> oldest, youngest;
-  for (RequestId id : pipelines_.at(starved).requests.Ids()) {
-    if (!oldest || age_of(id) < *oldest) oldest = age_of(id);
-  }
-  for (const auto& [id, pipeline] : pipelines_.all()) {
-    if (id == starved || pipeline.retiring || !memory_.ShareMemory(id, starved)) continue;
-    for (RequestId request : pipeline.requests.Ids()) {
-      const auto info = pipeline.scheduler->Inspect(request, now);
-      const bool holds = info && info->blocks > 0 && info->state != sched::RequestState::kPulling;
-      if (!holds || transfers_.Migrates(request)) continue;
-      if (!youngest || age_of(request) > *youngest) youngest = age_of(request);
-    }
-  }
-  if (!oldest || !youngest || *youngest < *oldest) return false;
-  const RequestId victim = youngest->second;
-  Pipeline& from = pipelines_.at(*requests_.at(victim).pipeline);
-  auto detached = from.scheduler->Detach(victim, now, std::nullopt);
+  const auto victim = RequestToEvict(starved, {pipelines_, requests_, memory_, transfers_}, now);
+  if (!victim) return false;
+  Pipeline& from = pipelines_.at(*requests_.at(*victim).pipeline);
+  auto detached = from.scheduler->Detach(*victim, now, std::nullopt);
   if (!detached) return false;  // it is ending
   ++counters_.evictions;
-  pipelines_.Remove(from, victim);
+  pipelines_.Remove(from, *victim);
   pipelines_.Touch(from.id);
-  Requeue(victim, std::move(detached->request), TimeCause::kEviction, now);
+  Requeue(*victim, std::move(detached->request), TimeCause::kEviction, now);
   return true;
 }
 

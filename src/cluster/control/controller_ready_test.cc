@@ -244,5 +244,86 @@ TEST_F(Waiting, RequestsAvoidAStageWhoseCollectiveFailed) {
   EXPECT_EQ(Describe().waiting, 0);
 }
 
+// ---- test steps: stages that are up may still not reach each other
+
+class Tested : public Ready {
+ protected:
+  PipelineId Only() const { return Describe().pipelines.at(0).id; }
+  void PassTest(PipelineId pipeline) {
+    c_->Receive(ConnectionId(answers_.at(pipeline)), StepDone{pipeline, {.id = kTestStep}}, now_);
+    Settle();
+  }
+  void Break(uint64_t worker) {
+    c_->Receive(ConnectionId(worker), PipelineBroken{Only(), Unavailable("no way to w2"), {}},
+                now_);
+    Settle();
+  }
+};
+
+TEST_F(Tested, APipelineServesWhenATestStepHasPassedEveryHop) {
+  tests_hang_ = true;
+  Start(Chains({{kFront, kBoth}, {kBack, kBoth}}));
+  Join(1);
+  Join(2);
+  EXPECT_EQ(Missing(), "A pipeline of the model's layers is being opened and tested.");
+  ASSERT_TRUE(Submit(1).ok());
+  EXPECT_TRUE(Busy().empty());
+  EXPECT_EQ(Describe().waiting, 1);
+  PassTest(Only());
+  EXPECT_EQ(Missing(), "nothing");
+  EXPECT_EQ(Busy(), std::set<uint64_t>{1});
+  EndStep(1);
+  EXPECT_EQ(Tokens(1), 1u);
+  const auto stale = c_->counters().stale_messages;
+  PassTest(Only());
+  EXPECT_EQ(c_->counters().stale_messages, stale + 1) << "it was tested already";
+}
+
+TEST_F(Tested, WorkersOfTheReleaseBeforeAreNotTested) {
+  tests_hang_ = true;
+  Start(Chains({{kFront, kBoth}, {kBack, kBoth}}));
+  millrace::Join old;
+  old.identity.protocol = {kProtocolVersionOldest, kProtocolTestSteps - 1};
+  Join(1);
+  Join(2, old);
+  EXPECT_EQ(Missing(), "nothing");
+}
+
+TEST_F(Tested, RequestsFailWithTheCauseWhenAPipelineBreaksAgainAndAgain) {
+  tests_hang_ = true;
+  Start(Chains({{kFront, kBoth}, {kBack, kBoth}}));
+  Join(1);
+  Join(2);
+  ASSERT_TRUE(Submit(1).ok());
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(Missing(), "A pipeline of the model's layers is being opened and tested.");
+    Break(1);
+    Pass(2.5);
+  }
+  const std::string why =
+      "A pipeline of the model's layers has broken 4 times in a row: no way to w2";
+  EXPECT_EQ(Missing(), why);
+  EXPECT_EQ(Submit(2).message(), why);
+  Pass(52);
+  ASSERT_EQ(outputs_.size(), 1u) << "the first one has waited long enough";
+  EXPECT_NE(outputs_[0].error.message().find(why), std::string::npos)
+      << outputs_[0].error.message();
+  PassTest(Only());
+  EXPECT_EQ(Missing(), "nothing");
+  EXPECT_TRUE(Submit(3).ok());
+  EXPECT_EQ(Busy(), std::set<uint64_t>{1});
+}
+
+// Nobody admits to the step, so the worker that answers it is asked to go.
+TEST_F(Tested, ATestThatDoesNotComeBackIsNoticed) {
+  tests_hang_ = true;
+  Start(Chains({{kFront, kBoth}, {kBack, kBoth}}));
+  Join(1);
+  Join(2);
+  Pass(65);
+  EXPECT_EQ(c_->counters().workers_lost, 1u);
+  EXPECT_EQ(Describe().workers.at(0).name, "w1");
+}
+
 }  // namespace
 }  // namespace millrace::cluster

@@ -8,19 +8,10 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "cluster/control/controller_core.h"
+#include "cluster/control/ttft_forecast.h"
 
 namespace millrace::cluster {
 namespace {
-
-// What its pipeline computes before the request's first token there, beyond what a decode computes.
-int64_t PrefillTokens(const sched::NewRequest& request) {
-  int64_t tokens = std::ssize(*request.prompt);
-  for (const sched::ResumedSequence& sequence : request.resumed) {
-    if (!sequence.finished) tokens += std::max<int64_t>(std::ssize(sequence.output) - 1, 0);
-  }
-  for (int imported : request.imported_tokens) tokens -= imported;
-  return std::max<int64_t>(tokens, 0);
-}
 
 std::string NobodyServes(const std::string& fingerprint) {
   return fmt::format(
@@ -29,6 +20,11 @@ std::string NobodyServes(const std::string& fingerprint) {
       "with other bits.",
       fingerprint);
 }
+
+constexpr char kTooOld[] =
+    "The workers that serve are of an older version, which lacks something that this request asks "
+    "for: constrained output, embeddings, beams, bad words or log-probabilities of given tokens. "
+    "Upgrade them.";
 
 // What decodes the request after the output of its first token. Other sequences have no token,
 // unless they ended with it. The output is not the last one any more.
@@ -52,7 +48,11 @@ constexpr int kOvertakersMax = 64;
 Status ControllerCore::Submit(sched::NewRequest request, Time now, std::string_view computed_by) {
   const RequestId id = request.id;
   const bool first = requests_.waiting() == 0;
-  MR_RETURN_IF_ERROR(members_.CanCompute(*request.params));
+  MR_RETURN_IF_ERROR(members_.CanConstrain(*request.params));
+  if (!MaySpeak(layout(), ProtocolFor(*request.params))) return Unavailable(kTooOld);
+  if (const auto closed = pipelines_.WhyClosed(layout()); closed && closed->breaks) {
+    return Unavailable(closed->why);
+  }
   std::optional<BitClass> bits;
   if (!computed_by.empty()) {
     bits = members_.ClassWith(computed_by);
@@ -80,30 +80,6 @@ Status ControllerCore::Submit(sched::NewRequest request, Time now, std::string_v
     requests_.Erase(id);
   }
   return submitted;
-}
-
-std::optional<Duration> ControllerCore::PredictedTtft(int prompt_tokens) const {
-  // Requests in the queue will spread over the pipelines.
-  int64_t queued = 0;
-  for (RequestId id : requests_.Queue()) {
-    const Request& request = *requests_.Find(id);
-    if (request.waiting && request.delivered == 0) queued += PrefillTokens(*request.waiting);
-  }
-  const bool apart = !layout().prefill.empty();
-  std::optional<double> least_s;
-  double all_tokens_per_s = 0;
-  for (const auto& [id, pipeline] : pipelines_.all()) {
-    const bool computes_prompts =
-        pipeline.role == StageRole::kBoth || (pipeline.role == StageRole::kPrefill && apart);
-    const auto rate = pipeline.prefill.measured_tokens_per_s();
-    if (!pipeline.open || pipeline.retiring || !computes_prompts || !rate) continue;
-    const auto ahead = static_cast<double>(pipeline.requests.prefill_tokens_ahead());
-    const double seconds = (ahead + prompt_tokens) / *rate;
-    least_s = std::min(least_s.value_or(seconds), seconds);
-    all_tokens_per_s += *rate;
-  }
-  if (!least_s) return std::nullopt;
-  return Duration::Seconds(*least_s + static_cast<double>(queued) / all_tokens_per_s);
 }
 
 void ControllerCore::Abort(RequestId id, std::optional<int> index, Time now) {
@@ -159,7 +135,7 @@ void ControllerCore::Dispatch(Time now) {
   int overtaken = 0;
   for (RequestId id : requests_.Queue()) {
     const Request* request = requests_.Find(id);
-    if (request == nullptr || !request->waiting) continue;
+    if (request == nullptr || !request->waiting || !requests_.blame().MayStart(id)) continue;
     const bool prompt = placements_.NeedsPrompt(*request);
     if (blocked.contains(prompt)) continue;
     const Duration waits = now - request->waits_since;
@@ -176,7 +152,7 @@ ControllerCore::Placed ControllerCore::Place(RequestId id, std::set<PipelineId>&
     const Placements::Result placed = placements_.Place(id, full, now);
     if (placed == Placements::Result::kNoPipeline) return Placed::kNoPipeline;
     if (placed == Placements::Result::kNoRoom) return Placed::kNoRoom;
-    if (placed == Placements::Result::kLacksClass) return Placed::kNotYet;
+    if (placed == Placements::Result::kLacksWorkers) return Placed::kNotYet;
   }
   Pipeline& pipeline = pipelines_.at(requests_.at(id).placement->pipeline);
   if (!pipeline.open) return Placed::kNotYet;
@@ -206,24 +182,21 @@ void ControllerCore::ExpireWaiting(Time now) {
 
 std::string ControllerCore::WhyItWaits(const Request& request) const {
   if (placements_.LacksClass(request)) return NobodyServes(members_.FingerprintOf(*request.bits));
+  if (placements_.LacksVersion(request)) return kTooOld;
   return Missing().value_or("All pipelines are full.");
 }
 
-// Fails the request if too many pipelines were lost under it. REQUIRES: it waits.
+// Fails the request if it is what ends its pipelines. REQUIRES: it waits.
 void ControllerCore::EndAfterDeaths(RequestId id, const Status& reason, Time now) {
-  const std::optional<int> deaths = requests_.MustFail(id);
+  const std::optional<int> deaths = requests_.blame().MustFail(id);
   if (!deaths) return;
   ++counters_.failed_by_losses;
   EndWaiting(id, FinishReason::kError,
-             Internal(fmt::format("{} pipelines were lost while they ran this request: {}", *deaths,
-                                  reason.message())),
+             Internal(fmt::format("{} pipelines ended while they computed the same tokens of this "
+                                  "request, the last one without others like it, so it is not "
+                                  "tried again. The last: {}",
+                                  *deaths, reason.message())),
              std::nullopt, now);
-}
-
-void ControllerCore::CountSuspectedDeaths(WorkerId lost, const Status& reason, Time now) {
-  for (RequestId id : requests_.CountSuspectedDeaths(lost)) {
-    if (requests_.at(id).waiting) EndAfterDeaths(id, reason, now);
-  }
 }
 
 // The prefill pipeline has finished the request's prompt; `first` is the output of its first token.

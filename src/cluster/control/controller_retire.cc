@@ -72,14 +72,13 @@ void ControllerCore::RetirePipelines(Time now) {
     if (pipelines_.at(id).requests.size() == 0) {
       ClosePipeline(id, now);
     } else {
-      LosePipeline(id, Unavailable("another plan is in force"), PipelineEnd::kNoFault, {}, now);
+      LosePipeline(id, Unavailable("another plan is in force"), {}, now);
     }
   }
   // What the other workers of such a pipeline hold is kept for its requests.
   for (const auto& [id, hop] : too_late) {
     counters_.drained_replayed += pipelines_.at(id).requests.size();
-    LosePipeline(id, Unavailable("the deadline of its worker has come"), PipelineEnd::kNoFault, {},
-                 now, &hop);
+    LosePipeline(id, Unavailable("the deadline of its worker has come"), {}, now, &hop);
   }
 }
 
@@ -93,7 +92,8 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Otherwise otherwi
       info && info->state == sched::RequestState::kRunning && info->computed_tokens > 0;
   const bool serves = CanServe(layout());
   if (has_kv && !serves) return;  // no pipeline could take it, so it continues here
-  if (request.bits && serves && !CanServe(layout(), request.bits)) return;  // nor one of its class
+  const WorkerNeed need{.bits = request.bits, .protocol = ProtocolFor(*request.spec.params)};
+  if (serves && !CanServe(layout(), need)) return;  // nor one with such workers
   if (has_kv && pipeline.role != StageRole::kPrefill) {
     if (transfers_.full()) return;
     placements_.Update();

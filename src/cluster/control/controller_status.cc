@@ -10,25 +10,40 @@
 #include "cluster/control/slot_assignment.h"
 
 namespace millrace::cluster {
+namespace {
+
+std::optional<std::string> WhatIsMissing(const Membership& members, const Layout& layout,
+                                         const Pipelines& pipelines) {
+  if (members.all().empty()) return "No worker has joined yet.";
+  if (auto missing = layout.Missing()) return missing;
+  const auto closed = pipelines.WhyClosed(layout);
+  return closed ? std::optional(closed->why) : std::nullopt;
+}
+
+ControllerCounters WithParts(ControllerCounters counters, const Pipelines& pipelines,
+                             const Deployment& deployment, const Transfers& transfers,
+                             const MachineReports& machines) {
+  counters.pipelines_opened = pipelines.opened();
+  counters.layouts = static_cast<uint64_t>(deployment.newest_epoch());
+  counters.plans_applied = deployment.applied();
+  counters.plans_given_up = deployment.given_up_count();
+  counters.replays += transfers.recomputed();
+  static_cast<TransferCounters&>(counters) = transfers.counters();
+  counters.profiles_refused = machines.profiles_refused();
+  counters.links_probed = machines.links_probed();
+  counters.probes_failed = machines.probes_failed();
+  counters.stale_messages += machines.stale();
+  return counters;
+}
+
+}  // namespace
 
 std::optional<std::string> ControllerCore::Missing() const {
-  if (members_.all().empty()) return "No worker has joined yet.";
-  return layout().Missing();
+  return WhatIsMissing(members_, layout(), pipelines_);
 }
 
 ControllerCounters ControllerCore::counters() const {
-  ControllerCounters counters = counters_;
-  counters.pipelines_opened = pipelines_.opened();
-  counters.layouts = static_cast<uint64_t>(deployment_.newest_epoch());
-  counters.plans_applied = deployment_.applied();
-  counters.plans_given_up = deployment_.given_up_count();
-  counters.replays += transfers_.recomputed();
-  static_cast<TransferCounters&>(counters) = transfers_.counters();
-  counters.profiles_refused = machines_.profiles_refused();
-  counters.links_probed = machines_.links_probed();
-  counters.probes_failed = machines_.probes_failed();
-  counters.stale_messages += machines_.stale();
-  return counters;
+  return WithParts(counters_, pipelines_, deployment_, transfers_, machines_);
 }
 
 sched::SchedulerStats ControllerCore::Stats() const {
@@ -67,7 +82,7 @@ std::vector<sched::RequestInfo> ControllerCore::InspectAll(Time now) const {
   return all;
 }
 
-std::optional<sched::RequestInfo> ControllerCore::Stalled(Time now) const {
+std::optional<StalledRequest> ControllerCore::Stalled(Time now) const {
   return pipelines_.Stalled(now);
 }
 

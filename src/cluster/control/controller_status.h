@@ -13,6 +13,7 @@
 #include "cluster/control/controller_counters.h"
 #include "cluster/control/edge_flows.h"
 #include "cluster/control/layout.h"
+#include "cluster/control/membership.h"
 #include "core/plan.h"
 #include "core/worker_messages.h"
 #include "cost/profile.h"
@@ -91,6 +92,8 @@ struct ClusterStatus {
   bool changing = false;                // to another plan
   std::optional<GivenUpPlan> given_up;  // the last change of plan, if it was given up
   std::vector<WorkerStatus> workers;
+  // Workers that were lost because they stand still: their processes must be restarted.
+  std::vector<Membership::Still> still;
   std::vector<PipelineStatus> pipelines;
   std::vector<StageStatus> stages;
   std::vector<EdgeStatus> edges;  // the plan's first, in its order

@@ -26,8 +26,6 @@ void ControllerCore::Admit(ConnectionId connection, Join join, Time now) {
   };
   if (const Status ok = members_.CheckJoin(join); !ok.ok()) return refuse(ok, false);
   if (const Status ok = members_.CheckName(join, now); !ok.ok()) return refuse(ok, true);
-  const Status age = Membership::CheckAge(join, requests_.ProtocolNeeded());
-  if (!age.ok()) return refuse(age, true);
   if (const Worker* older = members_.Find(join.name)) {
     LoseWorker(older->id,
                Unavailable(fmt::format("another process joined as {}", Printable(join.name))), true,
@@ -38,8 +36,8 @@ void ControllerCore::Admit(ConnectionId connection, Join join, Time now) {
   const Worker& worker = members_.Add(id, connection, std::move(join), now);
   MR_LOG(info, "worker {} joined from {} ({})", Printable(worker.join.name),
          Printable(worker.address.data), Printable(worker.join.device));
-  outbox_.Send(id,
-               Welcome{id, options_.term, options_.heartbeat_every, options_.identity.protocol});
+  outbox_.Send(id, Welcome{id, options_.term, options_.heartbeat_every, options_.identity.protocol,
+                           options_.store});
   if (const TokenTable* tokens = members_.TokensFor(worker)) outbox_.Send(id, *tokens);
   machines_.WorkerJoined(worker);
   deployment_.WorkerJoined();
@@ -61,32 +59,53 @@ void ControllerCore::LoseWorker(WorkerId id, const Status& reason, bool disconne
   if (disconnect) outbox_.Disconnect(worker.connection, reason.message());
   const std::string cause = fmt::format("worker {}: {}", worker.join.name, reason.message());
   for (PipelineId pipeline : pipelines_.Using(id)) {
-    LosePipeline(pipeline, Unavailable(cause), PipelineEnd::kDeath, {}, now);
+    LosePipeline(pipeline, Unavailable(cause), {PipelineEnd::kDeath, {}, worker.join.name}, now);
   }
   memory_.LoseWorker(id);
   machines_.WorkerLost(id);
-  CountSuspectedDeaths(id, Unavailable(cause), now);
+  // Peers may have reported the loss before. The requests that ran there may be its cause.
+  for (RequestId suspected : requests_.blame().CountSuspectedOf(id, worker.join.name)) {
+    if (requests_.at(suspected).waiting) EndAfterDeaths(suspected, Unavailable(cause), now);
+  }
+}
+
+void ControllerCore::EndForViolation(ConnectionId from, const std::string& what, Time now) {
+  const WorkerId id = members_.Find(from)->id;
+  ++counters_.protocol_violations;
+  MR_LOG(warn, "worker {} violates the protocol: {}", Printable(members_.at(id).join.name), what);
+  LoseWorker(id, InvalidArgument("it violated the protocol: " + what), true, now);
+}
+
+bool ControllerCore::Is(ConnectionId from, const std::optional<WorkerId>& worker) {
+  return members_.Find(from)->id == worker;
+}
+
+// Its process lives and does not compute. It may hold up several pipelines.
+void ControllerCore::LoseStillWorker(WorkerId id, const Status& reason, Time now) {
+  if (members_.Find(id) == nullptr) return;
+  ++counters_.workers_still;
+  members_.NoteStill(id, reason);
+  LoseWorker(id, reason, true, now);
 }
 
 void ControllerCore::On(ConnectionId from, const ShardLoaded& message, Time now) {
+  const auto holder = deployment_.HolderOf(message.shard);
+  if (holder && !Is(from, holder)) {
+    return EndForViolation(from, "it reports a shard of another worker", now);
+  }
   const WorkerId worker = members_.Find(from)->id;
   switch (deployment_.ShardLoaded(worker, message)) {
-    case Deployment::LoadResult::kTaken: return CountWeights(message);
+    case Deployment::LoadResult::kTaken: return counters_.CountWeights(message);
     case Deployment::LoadResult::kStale: ++counters_.stale_messages; return;
     case Deployment::LoadResult::kWorkerLost: return LoseWorker(worker, message.status, true, now);
   }
 }
 
-void ControllerCore::CountWeights(const ShardLoaded& message) {
-  if (!message.status.ok()) return;
-  const int64_t kept = std::clamp<int64_t>(message.kept_bytes, 0, message.weight_bytes);
-  const int64_t peers = std::clamp<int64_t>(message.peer_bytes, 0, message.weight_bytes - kept);
-  counters_.weights_kept += static_cast<uint64_t>(kept);
-  counters_.weights_from_peers += static_cast<uint64_t>(peers);
-  counters_.weights_from_disk += static_cast<uint64_t>(message.weight_bytes - kept - peers);
-}
-
-void ControllerCore::On(ConnectionId, const ShardProgress& message, Time) {
+void ControllerCore::On(ConnectionId from, const ShardProgress& message, Time now) {
+  const auto holder = deployment_.HolderOf(message.shard);
+  if (holder && !Is(from, holder)) {
+    return EndForViolation(from, "it reports a shard of another worker", now);
+  }
   deployment_.ShardProgress(message);
 }
 

@@ -22,6 +22,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -47,7 +48,11 @@ struct DeploymentOptions {
   int num_layers = 0;
   LayoutShape shape;    // of an automatic layout; smaller while there are fewer workers
   bool elastic = true;  // an automatic layout follows the number of workers
-  Duration replace_limit = Duration::Seconds(2);  // before an automatic layout changes
+  // How long an automatic layout waits for more workers, or for a lost one to return, before it
+  // changes. If nothing can serve any more it waits no longer than loads have taken, and at least
+  // `replace_least`.
+  Duration replace_limit = Duration::Seconds(2);
+  Duration replace_least = Duration::Seconds(0.4);
 };
 
 class Deployment {
@@ -106,6 +111,8 @@ class Deployment {
 
   const Layout& layout() const { return layout_; }  // in force
   bool changing() const { return next_.has_value(); }
+  // The worker that was asked to load the shard. nullopt: it or the shard is gone.
+  std::optional<WorkerId> HolderOf(ShardId shard) const { return loads_.HolderOf(shard); }
   // The worker was asked to load the shard, and neither it nor the shard is gone.
   bool HasShard(ShardId shard) const { return loads_.Has(shard); }
   int64_t newest_epoch() const { return epoch_; }  // of the newest layout that was begun
@@ -147,6 +154,8 @@ class Deployment {
   void FollowClasses(Time now);
   void ForgetClasses(Time now);
   void FollowWorkers(Time now);
+  Duration ReplaceAfter() const;
+  void MeasureLoads(Time now);
   void FreeClosedStages(const InUse& in_use);
   void RestoreNamedWorkers();
   void AssignWorkers();
@@ -166,6 +175,9 @@ class Deployment {
   bool next_relieves_ = false;          // next_ was begun because workers drain
   std::optional<std::string> give_up_;  // why next_ must be given up
   std::optional<Mismatch> mismatch_;
+  std::map<ShardId, Time> loading_;  // since when
+  Duration longest_load_;            // of all shards so far
+  bool has_served_ = false;          // a layout has been complete
   std::optional<Time> stuck_since_;  // another class could fill a layout that lacks workers
   bool follows_classes_ = true;      // false: that was given up for the present workers
   bool follows_ = true;              // false: a layout for the present workers was given up

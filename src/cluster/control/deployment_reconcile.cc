@@ -17,6 +17,7 @@ Deployment::Changes Deployment::Reconcile(const InUse& in_use, Time now) {
   FreeClosedStages(in_use);
   RestoreNamedWorkers();
   AssignWorkers();
+  MeasureLoads(now);
   CloseUnlessReplaced();
   SwitchIfUp();
   UnloadUnused(in_use);
@@ -59,8 +60,34 @@ void Deployment::DrainLeaving() {
   }
 }
 
+// A worker that is only started again would return soon, but where layers are loaded quickly,
+// loading them elsewhere is sooner.
+Duration Deployment::ReplaceAfter() const {
+  if (!has_served_ || CanServe(layout_)) return options_.replace_limit;
+  const Duration least = std::min(options_.replace_least, options_.replace_limit);
+  return std::clamp(longest_load_, least, options_.replace_limit);
+}
+
+void Deployment::MeasureLoads(Time now) {
+  std::map<ShardId, Time> loading;
+  for (const Layout* layout : Layouts()) {
+    for (const LayoutStage& stage : layout->stages) {
+      for (const Slot& slot : stage.ranks) {
+        const auto began = loading_.find(slot.shard);
+        if (slot.loaded && began != loading_.end()) {
+          longest_load_ = std::max(longest_load_, now - began->second);
+        } else if (slot.asked && !slot.loaded) {
+          loading.emplace(slot.shard, began == loading_.end() ? now : began->second);
+        }
+      }
+    }
+  }
+  loading_ = std::move(loading);
+  has_served_ = has_served_ || CanServe(layout_);
+}
+
 // Changes an automatic layout when the number of usable workers has changed and stayed the same for
-// `replace_limit`. A plan that an operator has applied is not replaced.
+// `ReplaceAfter()`. A plan that an operator has applied is not replaced.
 void Deployment::FollowWorkers(Time now) {
   if (!IsAutomatic() || !follows_) return;
   const Layout& target = *Layouts().back();
@@ -77,7 +104,7 @@ void Deployment::FollowWorkers(Time now) {
     return;
   }
   if (!mismatch_ || mismatch_->usable != usable) mismatch_ = Mismatch{now, usable};
-  if (!draining && now - mismatch_->since < options_.replace_limit) return;
+  if (!draining && now - mismatch_->since < ReplaceAfter()) return;
   auto layout = MakeLayout(std::move(plan), {});
   if (!layout.ok()) {
     MR_LOG(error, "cannot change the layout: {}", layout.status().message());

@@ -107,8 +107,9 @@ void KvPulls::SendParts(uint64_t id, Pull& pull, const PipelineHop& hop, LayerRa
     order.transfer = TransferId(ids_.Next());
     order.activations = takes ? ActivationsOf(pull, layers.end, leave) : PulledActivations::kNone;
     transfers_.emplace(order.transfer, id);
-    pull.due.emplace(order.transfer, Part{layers, takes});
-    outbox_.Send(hop.ranks[static_cast<size_t>(rank)].worker, order);
+    const WorkerId puller = hop.ranks[static_cast<size_t>(rank)].worker;
+    pull.due.emplace(order.transfer, Part{puller, layers, takes});
+    outbox_.Send(puller, order);
   }
 }
 
@@ -118,6 +119,12 @@ PulledActivations KvPulls::ActivationsOf(const Pull& pull, int layer, bool leave
   const bool computes_behind = !pull.layers.has_kv[static_cast<size_t>(layer)];
   if (computes_behind || pull.how.doubtful) return PulledActivations::kAny;
   return leave_hop ? pull.how.activations : PulledActivations::kNone;
+}
+
+std::optional<WorkerId> KvPulls::PullerOf(TransferId transfer) const {
+  const auto found = transfers_.find(transfer);
+  if (found == transfers_.end()) return std::nullopt;
+  return pulls_.at(found->second).due.at(transfer).puller;
 }
 
 std::optional<KvPulls::Ended> KvPulls::Done(const PullDone& done) {

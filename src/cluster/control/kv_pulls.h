@@ -83,9 +83,10 @@ class KvPulls {
   // hop of the source has KV of these layers, so nothing was begun.
   bool Start(const Source& source, PipelineId to, const std::vector<PipelineHop>& hops,
              const sched::KvPull& pull, How how);
-  bool Has(TransferId transfer) const { return transfers_.contains(transfer); }
+  // The worker that was told to pull. nullopt: nobody is.
+  std::optional<WorkerId> PullerOf(TransferId transfer) const;
   // One PullKv has ended. Returns the pull it belongs to if it was the last one of it. REQUIRES:
-  // Has.
+  // it has a puller.
   std::optional<Ended> Done(const PullDone& done);
 
   bool idle() const { return pulls_.empty(); }
@@ -99,6 +100,7 @@ class KvPulls {
 
  private:
   struct Part {
+    WorkerId puller;
     LayerRange layers;
     bool activations = false;  // this rank needs the activations that leave the layers
   };

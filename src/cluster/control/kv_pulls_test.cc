@@ -199,11 +199,11 @@ TEST_F(KvPullsTest, AnExportIsRenewedUntilItIsReleased) {
 TEST_F(KvPullsTest, PullsIntoAClosedPipelineEndWithIt) {
   ASSERT_TRUE(Start(Source(), {Hop({0, 6}, {5})}));
   pulls_.DropInto(kFrom);
-  EXPECT_TRUE(pulls_.Has(orders_[0].second.transfer));
+  EXPECT_EQ(pulls_.PullerOf(orders_[0].second.transfer), WorkerId(orders_[0].first));
   pulls_.DropInto(kTo);
   Take();
   EXPECT_EQ(releases_, (Workers{1, 2}));
-  EXPECT_FALSE(pulls_.Has(orders_[0].second.transfer));
+  EXPECT_FALSE(pulls_.PullerOf(orders_[0].second.transfer));
 }
 
 }  // namespace

@@ -118,6 +118,17 @@ bool IsShared(const Plan& plan, int stage) {
                            }) > 1;
 }
 
+// Whether some route that leads to an answer has only stages for which `serves` is true.
+template <typename Serves>
+bool LeadsToAnswer(const Layout& layout, const Serves& serves) {
+  const auto down = [&](int index) { return !serves(layout.stages[static_cast<size_t>(index)]); };
+  return std::ranges::any_of(std::array{&layout.decode, &layout.both}, [&](const auto* graph) {
+    const Route route = graph->FewestDown(down);
+    return !route.empty() &&
+           std::ranges::none_of(route, [&](const Hop& hop) { return down(hop.stage); });
+  });
+}
+
 }  // namespace
 
 bool HasSlot(const LayoutStage& stage, WorkerId worker) {
@@ -139,6 +150,14 @@ bool LayoutStage::Up() const { return !closing && std::ranges::all_of(ranks, &Sl
 std::optional<BitClass> LayoutStage::bits() const {
   const auto slot = std::ranges::find_if(ranks, [](const Slot& s) { return s.worker.has_value(); });
   return slot == ranks.end() ? std::nullopt : std::optional(slot->bits);
+}
+
+int LayoutStage::protocol() const {
+  int protocol = kProtocolVersion;
+  for (const Slot& slot : ranks) {
+    if (slot.worker) protocol = std::min(protocol, slot.protocol);
+  }
+  return protocol;
 }
 
 bool LayoutStage::FullyAssigned() const {
@@ -164,16 +183,16 @@ const RouteGraph& Layout::GraphOf(StageRole role) const {
   return role == StageRole::kBoth ? both : role == StageRole::kPrefill ? prefill : decode;
 }
 
-bool CanServe(const Layout& layout, std::optional<BitClass> bits) {
-  const auto down = [&](int index) {
-    const LayoutStage& stage = layout.stages[static_cast<size_t>(index)];
-    return !stage.Up() || (bits && stage.bits() != bits);
-  };
-  return std::ranges::any_of(std::array{&layout.decode, &layout.both}, [&](const auto* graph) {
-    const Route route = graph->FewestDown(down);
-    return !route.empty() &&
-           std::ranges::none_of(route, [&](const Hop& hop) { return down(hop.stage); });
+bool CanServe(const Layout& layout, const WorkerNeed& need) {
+  return LeadsToAnswer(layout, [&](const LayoutStage& stage) {
+    return stage.Up() && stage.protocol() >= need.protocol &&
+           (!need.bits || stage.bits() == need.bits);
   });
+}
+
+bool MaySpeak(const Layout& layout, int protocol) {
+  return LeadsToAnswer(layout,
+                       [&](const LayoutStage& stage) { return stage.protocol() >= protocol; });
 }
 
 std::optional<std::string> Layout::Missing() const {

@@ -19,7 +19,8 @@ namespace millrace::cluster {
 // One rank of a stage.
 struct Slot {
   std::optional<WorkerId> worker;
-  BitClass bits;  // of the worker
+  BitClass bits;                    // of the worker
+  int protocol = kProtocolVersion;  // the newest that the worker speaks
   ShardId shard;
   bool asked = false;   // the worker was told to load the shard
   bool loaded = false;  // the worker has loaded it
@@ -42,6 +43,7 @@ struct LayoutStage {
   std::optional<Time> empty_since;  // unset: it has a worker
 
   std::optional<BitClass> bits() const;  // of its workers; nullopt: it has none
+  int protocol() const;                  // that all its workers speak
   bool Up() const;                       // loaded, and accepts requests
   bool FullyAssigned() const;            // every rank has a worker
   // KV capacity beside the weights, in tokens times layers, at the rank with the least room.
@@ -94,10 +96,18 @@ bool HasSlot(const LayoutStage& stage, WorkerId worker);
 
 bool SameRoute(const Route& a, const Route& b);
 
+// What a request needs of the workers of its route.
+struct WorkerNeed {
+  std::optional<BitClass> bits = {};      // only workers of this class; unset: of any
+  int protocol = kProtocolVersionOldest;  // that they must speak (ProtocolFor)
+};
 // Whether every stage of some route is up that leads to an answer. If there is one, requests can be
 // served: its workers stand in for prefill workers that are missing.
-// `bits`: with workers of that class alone.
-bool CanServe(const Layout& layout, std::optional<BitClass> bits = {});
+// `need`: with such workers alone.
+bool CanServe(const Layout& layout, const WorkerNeed& need = {});
+// Whether some route that leads to an answer has no worker that is too old for the protocol. Its
+// stages may be down.
+bool MaySpeak(const Layout& layout, int protocol);
 
 // Whether the workers of the route's stages also serve other routes of the layout.
 bool SharesWorkers(const Layout& layout, const Route& route);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/host_port.h"
 #include "base/log.h"
 #include "cluster/control/edge_flows.h"
 
@@ -30,6 +31,13 @@ Status Membership::CheckJoin(const Join& join) const {
     const WorkerIdentity& others = other.join.identity;
     if (other.join.name == join.name || others.numeric_class != its.numeric_class) continue;
     MR_RETURN_IF_ERROR(Compare("KV layout", others.kv_layout, its.kv_layout));
+  }
+  for (const std::string& told : {join.address.control, join.address.data}) {
+    const Result<HostPort> where = ParseHostPort(told);
+    if (!where.ok() || !IsEveryAddress(where->host)) continue;
+    return InvalidArgument(fmt::format(
+        "others cannot reach the worker at {}: give it --advertise with a name of its machine",
+        Printable(told)));
   }
   if (join.name.empty()) return InvalidArgument("the worker has no name");
   if (join.name == EdgeFlows::kCoordinator) {
@@ -92,25 +100,9 @@ Status Membership::CheckName(const Join& join, Time now) const {
       Printable(join.name), (now - worker.last_beat).seconds()));
 }
 
-Status Membership::CheckAge(const Join& join, int needed) {
-  if (join.identity.protocol.newest >= needed) return OkStatus();
-  return Unavailable(
-      "requests with constrained output or for embeddings run, which a worker of this version "
-      "cannot compute");
-}
-
-Status Membership::CanCompute(const SamplingParams& params) const {
-  if (!params.grammar.empty() && !options_.token_table) {
-    return FailedPrecondition("output cannot be constrained: the controller has no tokenizer");
-  }
-  for (const auto& [id, worker] : workers_) {
-    if (worker.join.identity.protocol.newest >= ProtocolFor(params)) continue;
-    return FailedPrecondition(
-        fmt::format("worker {} is of a version that cannot compute constrained output or "
-                    "embeddings: upgrade it",
-                    Printable(worker.join.name)));
-  }
-  return OkStatus();
+Status Membership::CanConstrain(const SamplingParams& params) const {
+  if (params.grammar.empty() || options_.token_table) return OkStatus();
+  return FailedPrecondition("output cannot be constrained: the controller has no tokenizer");
 }
 
 const TokenTable* Membership::TokensFor(const Worker& worker) const {
@@ -132,7 +124,8 @@ const Membership::Worker& Membership::Add(WorkerId id, ConnectionId connection, 
   worker.connection = connection;
   worker.address = join.address;
   worker.address.worker = id;
-  worker.last_beat = now;
+  worker.last_beat = worker.moved = now;
+  std::erase_if(still_, [&](const Still& still) { return still.name == join.name; });
   worker.join = std::move(join);
   return worker;
 }
@@ -153,6 +146,7 @@ bool Membership::Beat(ConnectionId from, const Heartbeat& beat, Time now) {
   // A batch that has ended since ran at least as long as its last reported age.
   if (beat.steps_done > worker->beat.steps_done) {
     worker->longest_batch_ms = std::max(worker->longest_batch_ms, worker->beat.batch_age_ms);
+    worker->moved = now;
   }
   worker->beat = beat;
   worker->last_beat = now;
@@ -164,28 +158,50 @@ bool Membership::Alive(WorkerId id, Time now) const {
   return now - workers_.at(id).last_beat < limit;
 }
 
-std::vector<std::pair<WorkerId, Status>> Membership::Lost(Time now) const {
-  std::vector<std::pair<WorkerId, Status>> lost;
+Duration Membership::BatchLimit(const Worker& worker) const {
+  if (worker.beat.steps_done == 0) return options_.first_batch_limit;
+  const double longest_s = static_cast<double>(worker.longest_batch_ms) / 1e3;
+  return std::max(options_.stuck_limit, Duration::Seconds(options_.stuck_factor * longest_s));
+}
+
+// A rank that waits for another one in its batch is not what stands still. The deadline of their
+// collective ends that wait.
+std::vector<Membership::Loss> Membership::Lost(Time now) {
+  const Duration apart = ticked_ ? now - *ticked_ : Duration{};
+  ticked_ = now;
+  if (apart > MembershipOptions::kPausedFrom) {
+    MR_LOG(warn, "this process stood still for {:.1f} s", apart.seconds());
+    for (auto& [id, worker] : workers_) worker.last_beat = std::min(now, worker.last_beat + apart);
+  }
+  std::vector<Loss> lost;
   for (const auto& [id, worker] : workers_) {
     const Duration silent = now - worker.last_beat;
     if (silent > options_.silent_limit) {
-      lost.emplace_back(id, Unavailable(fmt::format("silent for {:.1f} s", silent.seconds())));
+      lost.push_back({id, Unavailable(fmt::format("silent for {:.1f} s", silent.seconds()))});
       continue;
     }
-    double limit_s = options_.first_batch_limit.seconds();
-    if (worker.beat.steps_done > 0) {
-      limit_s =
-          std::max(options_.stuck_limit.seconds(),
-                   options_.stuck_factor * static_cast<double>(worker.longest_batch_ms) / 1e3);
+    const Duration still = Duration::Millis(worker.beat.still_ms);
+    if (still > options_.still_limit) {
+      lost.push_back({id,
+                      Unavailable(fmt::format("its computing thread has not moved for {:.1f} s, "
+                                              "the limit is {:.1f} s",
+                                              still.seconds(), options_.still_limit.seconds())),
+                      true});
+      continue;
     }
-    const double age_s = static_cast<double>(worker.beat.batch_age_ms) / 1e3;
-    if (age_s > limit_s) {
-      lost.emplace_back(
-          id, Unavailable(fmt::format("its batch has run for {:.1f} s, the limit is {:.1f} s",
-                                      age_s, limit_s)));
-    }
+    const Duration age = Duration::Millis(worker.beat.batch_age_ms), limit = BatchLimit(worker);
+    if (age <= limit || worker.beat.waits_for_ranks) continue;
+    lost.push_back({id,
+                    Unavailable(fmt::format("its batch has run for {:.1f} s, the limit is {:.1f} s",
+                                            age.seconds(), limit.seconds())),
+                    true});
   }
   return lost;
+}
+
+void Membership::NoteStill(WorkerId id, const Status& reason) {
+  if (still_.size() == MembershipOptions::kStillMax) still_.erase(still_.begin());
+  still_.push_back({workers_.at(id).join.name, reason.message()});
 }
 
 Membership::Worker* Membership::Find(ConnectionId connection) {

@@ -28,6 +28,9 @@ struct MembershipOptions {
   static constexpr size_t kWorkersMax = 1024;
   // A worker counts as alive while its last heartbeat is less than this many intervals old.
   static constexpr int64_t kAliveBeats = 3;
+  // Ticks further apart mean that this process stood still.
+  static constexpr Duration kPausedFrom = Duration::Seconds(1);
+  static constexpr size_t kStillMax = 16;  // workers that are remembered as standing still
 
   WorkerIdentity identity;  // what workers must match; empty fields match anything
   Duration heartbeat_every = Duration::Seconds(0.25);
@@ -37,6 +40,9 @@ struct MembershipOptions {
   Duration stuck_limit = Duration::Seconds(3);
   double stuck_factor = 8;
   Duration first_batch_limit = Duration::Seconds(60);
+  // A worker is lost when its computing thread takes up nothing for longer, although there is
+  // something to do. A host that was stopped for some seconds is not meant.
+  Duration still_limit = Duration::Seconds(10);
   std::optional<TokenTable> token_table;  // unset: output cannot be constrained
 };
 
@@ -50,6 +56,7 @@ class Membership {
     BitClass bits;
     Time last_beat;
     Heartbeat beat;
+    Time moved;                    // when a heartbeat last told of more batches
     int64_t longest_batch_ms = 0;  // so far, or predicted by the profile for a full step
     bool draining = false;
     bool drain_ordered = false;                    // by an operator
@@ -65,6 +72,17 @@ class Membership {
     }
   };
 
+  // Why a member counts as lost.
+  struct Loss {
+    WorkerId worker;
+    Status reason;
+    bool stands_still = false;  // its process lives and computes nothing
+  };
+  // A worker whose session was ended because it stood still, until a worker of its name joins.
+  struct Still {
+    std::string name, reason;
+  };
+
   explicit Membership(MembershipOptions options) : options_(std::move(options)) {}
 
   // Why no worker like this one can join, now or later. kFailedPrecondition: it has another model
@@ -74,11 +92,8 @@ class Membership {
   // kUnavailable: another process has the name and is alive. Otherwise a worker that still has the
   // name must be removed before this one is added.
   Status CheckName(const Join& join, Time now) const;
-  // kUnavailable: requests run that need the protocol `needed`, and this worker is older.
-  static Status CheckAge(const Join& join, int needed);
-  // kFailedPrecondition: a worker, or the controller, cannot do what the request asks for. It may
-  // get to any worker.
-  Status CanCompute(const SamplingParams& params) const;
+  // kFailedPrecondition: the output is constrained, and there is no tokenizer for it.
+  Status CanConstrain(const SamplingParams& params) const;
   // What the worker needs for constrained output; null: it has that, or is too old.
   const TokenTable* TokensFor(const Worker& worker) const;
   // REQUIRES: both checks passed; the id and the connection are new; nobody has the name.
@@ -89,8 +104,13 @@ class Membership {
   // False: the heartbeat is stale or its sender is no member. It changes nothing.
   bool Beat(ConnectionId from, const Heartbeat& beat, Time now);
   bool Alive(WorkerId id, Time now) const;
-  // The members that count as lost, with the reason: silent, or stuck in a batch.
-  std::vector<std::pair<WorkerId, Status>> Lost(Time now) const;
+  // The members that count as lost: silent, stuck in a batch, or with a thread that stands still.
+  // Call it at every tick: time in which this process stood still is no silence of the workers.
+  std::vector<Loss> Lost(Time now);
+  // The member stands still, and is about to be removed for it.
+  void NoteStill(WorkerId id, const Status& reason);
+  // The newest kStillMax, oldest first.
+  const std::vector<Still>& still() const { return still_; }
 
   // Null: there is none.
   Worker* Find(ConnectionId connection);
@@ -119,11 +139,14 @@ class Membership {
 
  private:
   std::string FingerprintOf(const Join& join) const;
+  Duration BatchLimit(const Worker& worker) const;
 
   const MembershipOptions options_;
   BitClasses classes_;
   std::map<WorkerId, Worker> workers_;
   std::map<ConnectionId, WorkerId> connections_;
+  std::optional<Time> ticked_;
+  std::vector<Still> still_;
 };
 
 }  // namespace millrace::cluster

@@ -54,58 +54,46 @@ TEST(Membership, RefusesAnotherVersionModelOrKvLayout) {
   EXPECT_EQ(members.CheckJoin(JoinAs("coordinator")).code(), StatusCode::kInvalidArgument);
 }
 
+TEST(Membership, RefusesAWorkerThatNobodyReaches) {
+  Membership members(OptionsOfModel());
+  for (const char* where : {"0.0.0.0:7001", "[::]:7001"}) {
+    Join control = JoinAs("a"), data = JoinAs("a");
+    control.address.control = where;
+    data.address.data = where;
+    for (const Join& join : {control, data}) {
+      EXPECT_EQ(members.CheckJoin(join).message(),
+                std::string("others cannot reach the worker at ") + where +
+                    ": give it --advertise with a name of its machine");
+    }
+  }
+  Join join = JoinAs("a");
+  join.address.control = join.address.data = "10.0.0.2:7001";
+  EXPECT_TRUE(members.CheckJoin(join).ok());
+}
+
 SamplingParams Constrained() {
   SamplingParams params;
   params.grammar = "regex:a";
   return params;
 }
 
-SamplingParams Pooled() {
-  SamplingParams params;
-  params.pooling = Pooling::kMean;
-  return params;
-}
-
-// A worker of an older version would ignore what the output must match.
-TEST(Membership, ConstrainedOutputNeedsATableAndWorkersThatKnowIt) {
-  EXPECT_EQ(Membership(OptionsOfModel()).CanCompute(Constrained()).code(),
+TEST(Membership, ConstrainedOutputNeedsATable) {
+  EXPECT_EQ(Membership(OptionsOfModel()).CanConstrain(Constrained()).code(),
             StatusCode::kFailedPrecondition);
   MembershipOptions options = OptionsOfModel();
   options.token_table = TokenTable{"digest", std::make_shared<const std::string>("bytes")};
   Membership members(options);
-  EXPECT_TRUE(members.CanCompute(Constrained()).ok());
+  EXPECT_TRUE(members.CanConstrain(Constrained()).ok());
   Join join = JoinAs("new");
-  EXPECT_TRUE(Membership::CheckAge(join, kProtocolGrammars).ok());
   EXPECT_EQ(members.TokensFor(members.Add(kFirst, kOne, join, At(0)))->digest, "digest");
-  EXPECT_TRUE(members.CanCompute(Constrained()).ok());
   members.Remove(kFirst);
   join.token_table = "digest";
   EXPECT_EQ(members.TokensFor(members.Add(kFirst, kOne, join, At(0))), nullptr);
 
   Join old = JoinAs("old", 2);
   old.identity.protocol = {5, 5};
-  EXPECT_TRUE(Membership::CheckAge(old, kProtocolVersionOldest).ok());
-  EXPECT_EQ(Membership::CheckAge(old, kProtocolGrammars).code(), StatusCode::kUnavailable);
   EXPECT_EQ(members.TokensFor(members.Add(kSecond, kTwo, old, At(0))), nullptr);
-  EXPECT_NE(members.CanCompute(Constrained()).message().find("old"), std::string::npos);
-  members.Remove(kSecond);
-  EXPECT_TRUE(members.CanCompute(Constrained()).ok());
-}
-
-// It would return a token in place of the vector.
-TEST(Membership, EmbeddingsNeedWorkersThatKnowThem) {
-  Membership members(OptionsOfModel());
-  EXPECT_TRUE(members.CanCompute(Pooled()).ok());
-  members.Add(kFirst, kOne, JoinAs("new"), At(0));
-  EXPECT_TRUE(members.CanCompute(Pooled()).ok());
-  Join old = JoinAs("old", 2);
-  old.identity.protocol = {5, 5};
-  EXPECT_EQ(Membership::CheckAge(old, ProtocolFor(Pooled())).code(), StatusCode::kUnavailable);
-  EXPECT_TRUE(Membership::CheckAge(old, ProtocolFor({})).ok());
-  members.Add(kSecond, kTwo, old, At(0));
-  EXPECT_TRUE(members.CanCompute({}).ok());
-  EXPECT_EQ(members.CanCompute(Pooled()).code(), StatusCode::kFailedPrecondition);
-  EXPECT_NE(members.CanCompute(Pooled()).message().find("old"), std::string::npos);
+  EXPECT_TRUE(members.CanConstrain(Constrained()).ok());
 }
 
 TEST(Membership, TheFingerprintIsOfAllThatDecidesTheBits) {
@@ -229,7 +217,18 @@ TEST(Membership, ASilentWorkerIsLost) {
   members.Add(kFirst, kOne, JoinAs("a"), At(0));
   EXPECT_TRUE(members.Lost(At(3)).empty());
   ASSERT_EQ(members.Lost(At(3.1)).size(), 1u);
-  EXPECT_EQ(members.Lost(At(3.1)).front().second.message(), "silent for 3.1 s");
+  EXPECT_EQ(members.Lost(At(3.1)).front().reason.message(), "silent for 3.1 s");
+}
+
+// This process stood still, and so nobody took the heartbeats.
+TEST(Membership, ItsOwnPauseIsNoSilence) {
+  Membership members(OptionsOfModel());
+  members.Add(kFirst, kOne, JoinAs("a"), At(0));
+  EXPECT_TRUE(members.Lost(At(0.5)).empty());
+  EXPECT_TRUE(members.Lost(At(60.5)).empty());
+  EXPECT_EQ(members.at(kFirst).last_beat, At(60));
+  for (const double s : {61.0, 62.0, 63.0}) EXPECT_TRUE(members.Lost(At(s)).empty()) << s;
+  EXPECT_EQ(members.Lost(At(63.1)).size(), 1u) << "it is silent while this process runs";
 }
 
 TEST(Membership, AWorkerThatIsStuckInABatchIsLost) {
@@ -253,6 +252,45 @@ TEST(Membership, AWorkerThatIsStuckInABatchIsLost) {
   beat.batch_age_ms = 473'000;
   members.Beat(kOne, beat, At(62));
   EXPECT_EQ(members.Lost(At(62)).size(), 1u);
+  beat = BeatOf(5);
+  beat.steps_done = 2;
+  beat.batch_age_ms = 500'000;
+  beat.waits_for_ranks = true;
+  members.Beat(kOne, beat, At(63));
+  EXPECT_TRUE(members.Lost(At(63)).empty()) << "another rank of its stage is stuck";
+}
+
+TEST(Membership, AWorkerWhoseThreadStandsStillIsLost) {
+  Membership members(OptionsOfModel());
+  members.Add(kFirst, kOne, JoinAs("a"), At(0));
+  Heartbeat beat = BeatOf(1);
+  beat.still_ms = 5'000;  // a host that was stopped for so long
+  members.Beat(kOne, beat, At(6));
+  EXPECT_TRUE(members.Lost(At(6)).empty());
+  beat = BeatOf(2);
+  beat.still_ms = 10'300;
+  members.Beat(kOne, beat, At(11));
+  const auto lost = members.Lost(At(11));
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_TRUE(lost.front().stands_still);
+  EXPECT_EQ(lost.front().reason.message(),
+            "its computing thread has not moved for 10.3 s, the limit is 10.0 s");
+}
+
+TEST(Membership, WorkersThatStoodStillAreRememberedUntilTheyJoinAgain) {
+  Membership members(OptionsOfModel());
+  for (uint64_t i = 1; i <= MembershipOptions::kStillMax + 2; ++i) {
+    const WorkerId id(100 + i);
+    members.Add(id, ConnectionId(i), JoinAs("w" + std::to_string(i), i), At(0));
+    members.NoteStill(id, Unavailable("it does not move"));
+    members.Remove(id);
+  }
+  ASSERT_EQ(members.still().size(), MembershipOptions::kStillMax);
+  EXPECT_EQ(members.still().front().name, "w3");
+  EXPECT_EQ(members.still().front().reason, "it does not move");
+  members.Add(WorkerId(1), ConnectionId(1), JoinAs("w3"), At(1));
+  EXPECT_EQ(members.still().size(), MembershipOptions::kStillMax - 1);
+  EXPECT_EQ(members.still().front().name, "w4");
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ namespace {
 // Back-off for opening a lost pipeline's route again.
 constexpr Duration kRetryFirst = Duration::Seconds(0.05);
 constexpr Duration kRetryMost = Duration::Seconds(2);
+constexpr int kLossesTold = 4;            // in a row, before requests are refused for them
 constexpr double kTokenTimeWeight = 0.1;  // of the newest step in the moving average
 
 std::string RetryKey(const std::vector<PipelineHop>& hops) {
@@ -23,6 +24,18 @@ std::string RetryKey(const std::vector<PipelineHop>& hops) {
     key += fmt::format("{}[{},{})", hop.shards.front().value(), hop.layers.begin, hop.layers.end);
   }
   return key;
+}
+
+std::vector<PipelineHop> HopsOf(const Layout& layout, const Route& route) {
+  std::vector<PipelineHop> hops;
+  for (const Hop& hop : route) {
+    PipelineHop& there = hops.emplace_back();
+    there.layers = hop.layers;
+    for (const Slot& slot : layout.stages[static_cast<size_t>(hop.stage)].ranks) {
+      there.shards.push_back(slot.shard);
+    }
+  }
+  return hops;
 }
 
 // All pipelines write to one log, so each line names its pipeline. `line` is a JSON object.
@@ -108,6 +121,7 @@ Pipeline* Pipelines::Open(const Layout& layout, const Route& route, StageRole ro
       const BitClass bits = members_.at(*slot.worker).bits;
       if (ids.empty() && pipeline.hops.size() == 1) pipeline.bits = bits;
       MR_CHECK(bits == pipeline.bits) << "a pipeline of two bit classes";
+      pipeline.protocol = std::min(pipeline.protocol, slot.protocol);
       there.ranks.push_back(members_.at(*slot.worker).address);
       there.shards.push_back(slot.shard);
       ids.push_back(*slot.worker);
@@ -125,7 +139,7 @@ Pipeline* Pipelines::Open(const Layout& layout, const Route& route, StageRole ro
   auto scheduler = sched::Scheduler::Create(options);
   if (!scheduler.ok()) {
     MR_LOG(error, "cannot open a pipeline: {}", scheduler.status().message());
-    retries_[RetryKey(pipeline.hops)] = {now + kRetryMost, kRetryMost};
+    retries_[RetryKey(pipeline.hops)] = {now + kRetryMost, kRetryMost, 1, scheduler.status()};
     return nullptr;
   }
   pipeline.scheduler = std::move(*scheduler);
@@ -143,6 +157,7 @@ Pipeline* Pipelines::Open(const Layout& layout, const Route& route, StageRole ro
   memory_.Open(pipeline.id, KvMemory::RanksOf(layout, route, options.block_size),
                options.num_blocks, pipeline.shares, *pipeline.scheduler);
   SendOpen(pipeline, layout, options.num_blocks);
+  pipeline.opened_at = now;
   ++opened_;
   turns_.Open(pipeline.id, pipeline.workers);
   pipeline.edges = flows_.Opened(pipeline.role, pipeline.names);
@@ -208,10 +223,55 @@ std::vector<int> Pipelines::CacheActivationsAt(const Layout& layout, LayerRange 
   return {at.begin(), at.end()};
 }
 
-bool Pipelines::Opened(Pipeline& pipeline, WorkerId worker) {
+bool Pipelines::Opened(Pipeline& pipeline, WorkerId worker, Time now) {
   if (pipeline.to_open.erase(worker) == 0) return false;
-  pipeline.open = pipeline.to_open.empty();
+  if (!pipeline.to_open.empty()) return true;
+  if (pipeline.protocol < kProtocolTestSteps) {
+    pipeline.open = true;
+    return true;
+  }
+  auto test = std::make_shared<StepPlan>();
+  test->id = kTestStep;
+  const PipelineStep step{pipeline.id, std::move(test), 0};
+  for (WorkerId first : pipeline.workers.front()) outbox_.Send(first, step);
+  pipeline.tested_at = now;
   return true;
+}
+
+bool Pipelines::Tested(Pipeline& pipeline) {
+  if (!pipeline.tested_at) return false;
+  pipeline.tested_at.reset();
+  pipeline.open = true;
+  return true;
+}
+
+std::optional<Pipelines::Closed> Pipelines::WhyClosed(const Layout& layout) const {
+  const auto broken = [](const Retry& retry) {
+    return Closed{fmt::format("A pipeline of the model's layers has broken {} times in a row: {}",
+                              retry.losses, retry.reason.message()),
+                  true};
+  };
+  const auto serves = [&](StageRole role) {
+    return std::ranges::any_of(pipelines_, [&](const auto& entry) {
+      return entry.second.open && !entry.second.retiring && entry.second.role == role;
+    });
+  };
+  std::optional<Closed> closed;
+  for (const auto& [route, role] : layout.pipelines) {
+    const bool up = std::ranges::all_of(
+        route, [&](const Hop& hop) { return layout.stages[static_cast<size_t>(hop.stage)].Up(); });
+    if (!up || serves(role)) continue;
+    const auto retry = retries_.find(RetryKey(HopsOf(layout, route)));
+    if (retry != retries_.end() && retry->second.losses >= kLossesTold)
+      return broken(retry->second);
+    closed = Closed{"A pipeline of the model's layers is being opened and tested."};
+  }
+  // Where routes branch, a pipeline is opened when a request needs it.
+  if (!layout.pipelines.empty() || !pipelines_.empty()) return closed;
+  for (const auto& [key, retry] : retries_) {
+    if (retry.losses >= kLossesTold) return broken(retry);
+  }
+  return closed;
 }
 
 void Pipelines::RetireUnplanned(const Layout& layout) {
@@ -256,10 +316,12 @@ void Pipelines::Remove(Pipeline& pipeline, RequestId request) {
   memory_.Release(pipeline.id, request);
 }
 
-void Pipelines::BackOff(const Pipeline& pipeline, Time now) {
+void Pipelines::BackOff(const Pipeline& pipeline, const Status& reason, Time now) {
   Retry& retry = retries_[RetryKey(pipeline.hops)];
   retry.back_off = std::clamp(retry.back_off + retry.back_off, kRetryFirst, kRetryMost);
   retry.at = now + retry.back_off;
+  ++retry.losses;
+  retry.reason = reason;
 }
 
 void Pipelines::Close(PipelineId id, const std::vector<PipelineHop>& kept) {
@@ -286,6 +348,7 @@ void Pipelines::Commit(Pipeline& pipeline, const StepResult& result, Time now,
                        std::vector<RequestOutput>& outputs) {
   if (!retries_.empty()) retries_.erase(RetryKey(pipeline.hops));
   const auto step = pipeline.timer.Done(result.id, now);
+  if (step) pipeline.watch.Ended(*step);
   const bool measured = step && pipeline.prefill.Ended(*step);
   if (measured) last_prefill_tokens_per_s_ = pipeline.prefill.measured_tokens_per_s();
   if (step && step->decodes > 0) {
@@ -353,10 +416,14 @@ EdgeFlows::Table Pipelines::Flows() const {
   return table;
 }
 
-std::optional<sched::RequestInfo> Pipelines::Stalled(Time now) const {
+std::optional<StalledRequest> Pipelines::Stalled(Time now) const {
   for (const auto& [id, pipeline] : pipelines_) {
     if (!pipeline.open) continue;
-    if (auto stalled = pipeline.scheduler->Stalled(now)) return stalled;
+    auto stalled = pipeline.scheduler->Stalled(now);
+    if (!stalled) continue;
+    const bool in_step = pipeline.scheduler->steps_in_flight() > 0;
+    return StalledRequest{std::move(*stalled),
+                          in_step ? pipeline.names : std::vector<std::string>()};
   }
   return std::nullopt;
 }

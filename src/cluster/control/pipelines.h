@@ -30,6 +30,7 @@
 #include "cluster/control/outbox.h"
 #include "cluster/control/pipeline_requests.h"
 #include "cluster/control/pipeline_turns.h"
+#include "cluster/control/step_watch.h"
 #include "core/output.h"
 #include "core/worker_messages.h"
 #include "sched/prefill_meter.h"
@@ -43,18 +44,23 @@ struct Pipeline {
   PipelineId id;
   Route route;  // in stages of the layout in force; of an earlier one if it is retiring
   StageRole role = StageRole::kBoth;
-  BitClass bits;  // of all its workers
+  BitClass bits;                    // of all its workers
+  int protocol = kProtocolVersion;  // that all its workers speak
   std::vector<PipelineHop> hops;
   std::vector<std::vector<WorkerId>> workers;  // by hop and rank
   std::unique_ptr<sched::Scheduler> scheduler;
   sched::StepTimer timer;
+  StepWatch watch;
+  std::optional<Time> overdue_since;  // when its oldest step was first found overdue
+  Time opened_at;                     // OpenPipeline was sent
   sched::PrefillMeter prefill;
   std::optional<sched::StepBudget> budget;  // if its steps keep a TPOT limit
   double token_s = 0;                       // from token to token of a request; 0: not measured
   std::set<WorkerId> to_open;               // workers that have not answered OpenPipeline
-  bool open = false;
-  bool shares = false;    // its workers also serve other routes of the plan
-  bool retiring = false;  // takes no more requests: replaced, or a worker drains
+  std::optional<Time> tested_at;            // its test step was sent, and has not come back
+  bool open = false;                        // requests may run in it
+  bool shares = false;                      // its workers also serve other routes of the plan
+  bool retiring = false;                    // takes no more requests: replaced, or a worker drains
   PipelineRequests requests;
   std::vector<sched::KvPull> pulls;   // asked for by the scheduler, not started
   std::vector<std::string> names;     // of rank 0 of each hop
@@ -72,6 +78,13 @@ struct PipelinesOptions {
   std::optional<Duration> tpot_limit;
   // Receives every line of every pipeline's step log. Empty: no step log.
   std::function<void(std::string_view)> step_log;
+  StepWatchLimits steps = {};
+};
+
+// A request that could run and makes no progress.
+struct StalledRequest {
+  sched::RequestInfo info;
+  std::vector<std::string> workers;  // of rank 0 of each hop, if a step is with them
 };
 
 class Pipelines {
@@ -94,9 +107,11 @@ class Pipelines {
   // The pipeline of the route, which is opened if its stages are up. Null: they are not, or it was
   // lost a short time ago.
   Pipeline* FindOrOpen(const Layout& layout, const Route& route, StageRole role, Time now);
-  // The worker has opened it. Once all have, it runs: a step must not arrive earlier. False:
-  // nothing waits for this answer.
-  bool Opened(Pipeline& pipeline, WorkerId worker);
+  // The worker has opened it. Once all have, a test step passes all its hops, and when that comes
+  // back the pipeline is open. A step must not arrive earlier. Older workers know no test steps.
+  // False: nothing waits for this answer.
+  bool Opened(Pipeline& pipeline, WorkerId worker, Time now);
+  bool Tested(Pipeline& pipeline);
   // Another layout is in force: a pipeline continues unchanged if the layout has its route with the
   // same shards, shared with others or not as before, and retires otherwise.
   void RetireUnplanned(const Layout& layout);
@@ -107,7 +122,14 @@ class Pipelines {
   void RetireClosing(const Layout& layout);
   // It is lost: its route is not opened again for a while, which doubles with every loss until a
   // step of the route has ended.
-  void BackOff(const Pipeline& pipeline, Time now);
+  void BackOff(const Pipeline& pipeline, const Status& reason, Time now);
+  // Why requests cannot run now although all stages are up. nullopt: every role has a pipeline that
+  // is open, or a stage is not up.
+  struct Closed {
+    std::string why;
+    bool breaks = false;  // its pipelines break again and again
+  };
+  std::optional<Closed> WhyClosed(const Layout& layout) const;
   // The request has left it, and so has its reservation of KV memory.
   void Remove(Pipeline& pipeline, RequestId request);
   // The hops in `kept` stay open at their workers. REQUIRES: no request is in it any more, and
@@ -120,6 +142,14 @@ class Pipelines {
   // A step has ended. Appends its outputs.
   void Commit(Pipeline& pipeline, const StepResult& result, Time now,
               std::vector<RequestOutput>& outputs);
+  // A worker that holds up its pipeline, and lives.
+  struct Holder {
+    WorkerId worker;
+    Status reason;
+  };
+  // The workers that hold a step that is overdue, or have not opened a pipeline, by what their
+  // heartbeats say. Those in a batch are left to Membership::Lost.
+  std::vector<Holder> Holders(Time now);
   // Forms the steps that can run now. Calls `formed` after each pipeline that was touched; it may
   // touch and close pipelines. Returns the pipelines that can do nothing, because others hold the
   // memory that they need.
@@ -133,7 +163,7 @@ class Pipelines {
   EdgeFlows::Table Flows() const;              // so far
   uint64_t opened() const { return opened_; }  // so far
   sched::SchedulerStats Stats() const;         // summed over all, with counters of closed ones
-  std::optional<sched::RequestInfo> Stalled(Time now) const;  // of any of them (watchdog)
+  std::optional<StalledRequest> Stalled(Time now) const;  // of any of them (watchdog)
   // How many tokens of prompts the pipeline computes per second: as measured, or, until then,
   // as the last pipeline was. nullopt: none was measured.
   std::optional<double> PrefillTokensPerS(const Pipeline& pipeline) const;
@@ -145,12 +175,15 @@ class Pipelines {
   struct Retry {
     Time at;  // not before
     Duration back_off;
+    int losses = 0;  // in a row
+    Status reason;   // of the last one
   };
 
   Pipeline* Open(const Layout& layout, const Route& route, StageRole role, Time now);
   void SendOpen(const Pipeline& pipeline, const Layout& layout, int num_blocks);
   void LimitPrompts(Pipeline& pipeline);
   void Retire(Pipeline& pipeline);
+  std::optional<WorkerId> HolderOfStep(const Pipeline& pipeline, Time since, Time now) const;
   std::vector<int> CacheActivationsAt(const Layout& layout, LayerRange hop, StageRole role) const;
   void Form(Pipeline& pipeline, Time now);
 

@@ -59,8 +59,10 @@ class PipelinesTest : public ::testing::Test {
   Pipeline& Opened(const Layout& layout) {
     Pipeline& pipeline = *For(layout);
     for (const std::vector<WorkerId>& hop : pipeline.workers) {
-      for (WorkerId worker : hop) EXPECT_TRUE(pipelines_.Opened(pipeline, worker));
+      for (WorkerId worker : hop) EXPECT_TRUE(pipelines_.Opened(pipeline, worker, now_));
     }
+    EXPECT_TRUE(pipelines_.Tested(pipeline));
+    (void)Sent<PipelineStep>();
     EXPECT_TRUE(pipeline.open);
     return pipeline;
   }
@@ -122,12 +124,20 @@ TEST_F(PipelinesTest, OpensAtEveryWorkerOfItsRoute) {
     EXPECT_EQ(order.num_blocks, 16) << "as many as fit at the hop with the least memory";
     EXPECT_EQ(order.cache_activations_at, hop == 0 ? std::vector<int>{2} : std::vector<int>{});
   }
-  EXPECT_TRUE(pipelines_.Opened(*pipeline, WorkerId(2)));
-  EXPECT_FALSE(pipelines_.Opened(*pipeline, WorkerId(2))) << "a second answer";
-  EXPECT_FALSE(pipelines_.Opened(*pipeline, WorkerId(3))) << "not a worker of it";
+  EXPECT_TRUE(pipelines_.Opened(*pipeline, WorkerId(2), now_));
+  EXPECT_FALSE(pipelines_.Opened(*pipeline, WorkerId(2), now_)) << "a second answer";
+  EXPECT_FALSE(pipelines_.Opened(*pipeline, WorkerId(3), now_)) << "not a worker of it";
   EXPECT_FALSE(pipeline->open);
-  EXPECT_TRUE(pipelines_.Opened(*pipeline, WorkerId(1)));
+  EXPECT_TRUE(Sent<PipelineStep>().empty());
+  EXPECT_TRUE(pipelines_.Opened(*pipeline, WorkerId(1), now_));
+  EXPECT_FALSE(pipeline->open);
+  const auto tests = Sent<PipelineStep>();
+  ASSERT_EQ(tests.size(), 1u);
+  EXPECT_EQ(tests[0].first, ConnectionId(1));
+  EXPECT_TRUE(tests[0].second.plan->IsTest());
+  EXPECT_TRUE(pipelines_.Tested(*pipeline));
   EXPECT_TRUE(pipeline->open);
+  EXPECT_FALSE(pipelines_.Tested(*pipeline)) << "a second answer";
 }
 
 TEST_F(PipelinesTest, APrefillPipelineCachesActivationsWhereDecodePipelinesSplit) {
@@ -186,7 +196,9 @@ TEST_F(PipelinesTest, StepsThatDecodeKeepTheTpotLimit) {
   const Layout layout = Loaded(1);
   const PlannedPipeline& planned = layout.pipelines.front();
   Pipeline& pipeline = *pipelines.FindOrOpen(layout, planned.route, planned.role, now_);
-  pipelines.Opened(pipeline, WorkerId(1));
+  pipelines.Opened(pipeline, WorkerId(1), now_);
+  pipelines.Tested(pipeline);
+  (void)Sent<PipelineStep>();
   const auto tokens_of_step = [&](Duration took) {
     pipelines.Touch(pipeline.id);
     (void)pipelines.FormSteps(now_, [](Pipeline&) {});
@@ -213,7 +225,9 @@ TEST_F(PipelinesTest, FormsStepsOfOpenPipelinesThatWereTouched) {
   pipelines_.Touch(pipeline.id);
   FormSteps();
   EXPECT_TRUE(formed_.empty()) << "it is not open";
-  pipelines_.Opened(pipeline, WorkerId(1));
+  pipelines_.Opened(pipeline, WorkerId(1), now_);
+  pipelines_.Tested(pipeline);
+  (void)Sent<PipelineStep>();
   Add(pipeline, 1);
   FormSteps();
   FormSteps();
@@ -262,7 +276,7 @@ TEST_F(PipelinesTest, ALostRouteIsOpenedAgainAfterABackOff) {
   const auto lose = [&] {
     Pipeline* pipeline = For(layout);
     ASSERT_NE(pipeline, nullptr);
-    pipelines_.BackOff(*pipeline, now_);
+    pipelines_.BackOff(*pipeline, Unavailable("lost"), now_);
     pipelines_.Close(pipeline->id, {});
   };
   for (const double wait : {0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0}) {

@@ -1,6 +1,7 @@
 #include "cluster/control/placements.h"
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -49,6 +50,7 @@ void Placements::Update() {
   rooms_.clear();
   for (const LayoutStage& stage : layout().stages) rooms_.push_back(RoomOf(stage));
   CloseClassesThatCannotAnswer();
+  LowerProtocols();
 }
 
 // A prompt that was computed in such a class would wait there for a pipeline that decodes. If no
@@ -61,21 +63,47 @@ void Placements::CloseClassesThatCannotAnswer() {
     if (room.bits) classes.insert(*room.bits);
   }
   for (const BitClass bits : classes) {
-    if (CanServe(layout(), bits)) continue;
+    if (CanServe(layout(), {.bits = bits})) continue;
     for (StageRoom& room : rooms_) room.up = room.up && room.bits != bits;
   }
 }
 
-std::optional<BitClass> Placements::ClassFor(const Request& request) const {
-  const bool leaves =
-      request.bits && options_.cross_class_replay && !CanServe(layout(), request.bits);
-  return leaves ? std::nullopt : request.bits;
+// The same for prompts of requests that older workers of the class cannot decode.
+void Placements::LowerProtocols() {
+  const auto is_old = [](const StageRoom& room) { return room.protocol < kProtocolVersion; };
+  if (std::ranges::none_of(rooms_, is_old)) return;
+  std::map<std::optional<BitClass>, int> answered;  // the newest protocol, by class
+  for (StageRoom& room : rooms_) {
+    const auto [newest, added] = answered.emplace(room.bits, kProtocolVersion);
+    while (added && newest->second > kProtocolVersionOldest &&
+           !CanServe(layout(), {.bits = room.bits, .protocol = newest->second})) {
+      --newest->second;
+    }
+    room.protocol = std::min(room.protocol, newest->second);
+  }
+}
+
+WorkerNeed Placements::WorkersFor(const Request& request) const {
+  WorkerNeed need{.bits = request.bits, .protocol = ProtocolFor(*request.spec.params)};
+  if (need.bits && options_.cross_class_replay && !CanServe(layout(), need)) need.bits.reset();
+  return need;
+}
+
+bool Placements::LacksClass(const Request& request) const {
+  const WorkerNeed need = WorkersFor(request);
+  return need.bits && !CanServe(layout(), {.bits = need.bits});
+}
+
+bool Placements::LacksVersion(const Request& request) const {
+  const WorkerNeed need = WorkersFor(request);
+  return CanServe(layout(), {.bits = need.bits}) && !CanServe(layout(), need);
 }
 
 StageRoom Placements::RoomOf(const LayoutStage& stage) const {
   StageRoom room{.up = stage.Up(),
                  .token_layers = kUnknownKv,
                  .bits = stage.bits(),
+                 .protocol = stage.protocol(),
                  .queues = !stage.shares_workers};
   for (const Slot& slot : stage.ranks) {
     if (!slot.loaded) continue;
@@ -96,7 +124,7 @@ bool Placements::FitsWhenEmpty(const Request& request) {
   }
   RouteNeed need = NeedOf(request);
   need.all_kv = int64_t{requests_.MostBlocks(request)} * block_size_;
-  need.bits.reset();
+  need.workers = {};
   return router_->Fits(need, empty);
 }
 
@@ -120,7 +148,7 @@ RouteNeed Placements::NeedOf(const Request& request) const {
           .all_kv = requests_.EstimatedBlocks(request) * block,
           .prompt_work = prompt,
           .answer_work = requests_.EstimatedOutput(request),
-          .bits = ClassFor(request),
+          .workers = WorkersFor(request),
           .kv_at = transfers_.KvAt(request.spec.id)};
 }
 
@@ -148,11 +176,11 @@ std::vector<Pipeline*> Placements::Candidates(const RouteNeed& need, Time now) {
   return candidates;
 }
 
-// Whether the stages of the route are up and of the class that the request needs.
+// Whether the stages of the route are up and have workers as the request needs.
 bool Placements::MayRun(const Route& route, const RouteNeed& need) const {
   return std::ranges::all_of(route, [&](const Hop& hop) {
     const StageRoom& room = rooms_[static_cast<size_t>(hop.stage)];
-    return room.up && (!need.bits || room.bits == need.bits);
+    return room.up && Suits(room, need.workers);
   });
 }
 
@@ -284,7 +312,11 @@ Placements::Result Placements::Place(RequestId id, std::set<PipelineId>& full, T
   }
   if (!choice && LacksClass(request)) {
     request.lacks = TimeCause::kOtherBits;
-    return Result::kLacksClass;
+    return Result::kLacksWorkers;
+  }
+  if (!choice && LacksVersion(request)) {
+    request.lacks = TimeCause::kNoPipeline;
+    return Result::kLacksWorkers;
   }
   if (!choice) return Result::kNoRoom;
   const PipelineId pipeline = choice->pipeline->id;

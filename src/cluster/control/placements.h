@@ -58,13 +58,13 @@ class Placements {
   // Whether a request of this kind waits for a pipeline that computes its prompt, and not for one
   // that decodes.
   bool NeedsPrompt(const Request& request) const;
-  // The class that must run the request: the one that computed its tokens so far. nullopt: any may.
-  std::optional<BitClass> ClassFor(const Request& request) const;
+  // The workers that may run the request: of the class that computed its tokens so far, and with a
+  // protocol that has what it asks for.
+  WorkerNeed WorkersFor(const Request& request) const;
   // Whether the request must wait until its class serves again.
-  bool LacksClass(const Request& request) const {
-    const std::optional<BitClass> bits = ClassFor(request);
-    return bits && !CanServe(layout(), bits);
-  }
+  bool LacksClass(const Request& request) const;
+  // Whether it must wait because the workers that serve are too old.
+  bool LacksVersion(const Request& request) const;
   // Whether it could end if it had its workers to itself. REQUIRES: Update.
   bool FitsWhenEmpty(const Request& request);
   struct Choice {
@@ -75,7 +75,7 @@ class Placements {
   // The walk that it should take now. nullopt: none is up and has room.
   std::optional<Choice> Choose(const Request& request, Time now);
 
-  enum class Result : uint8_t { kPlaced, kNoPipeline, kNoRoom, kLacksClass };
+  enum class Result : uint8_t { kPlaced, kNoPipeline, kNoRoom, kLacksWorkers };
   // Chooses a walk for a waiting request and reserves its KV there. Pipelines in `full` are not
   // tried: an older request waits for them. REQUIRES: it has no place.
   Result Place(RequestId id, std::set<PipelineId>& full, Time now);
@@ -93,6 +93,7 @@ class Placements {
   void FollowLayout();
   StageRoom RoomOf(const LayoutStage& stage) const;
   void CloseClassesThatCannotAnswer();
+  void LowerProtocols();
   bool MayRun(const Route& route, const RouteNeed& need) const;
   RouteNeed NeedOf(const Request& request) const;
   std::vector<Pipeline*> Candidates(const RouteNeed& need, Time now);

@@ -61,6 +61,7 @@ void Requests::Place(RequestId id, PipelineId pipeline) {
   Request& request = all_.at(id);
   request.pipeline = pipeline;
   request.prefilling = true;
+  blame_.Started(id);
   if (!request.waiting) return;
   request.waiting.reset();
   queue_.erase(KeyOf(id));
@@ -68,7 +69,7 @@ void Requests::Place(RequestId id, PipelineId pipeline) {
 
 void Requests::Erase(RequestId id) {
   queue_.erase(KeyOf(id));
-  blame_.Forget(id);
+  blame_.Cleared(id);
   all_.erase(id);
   if (!queue_.empty()) try_queue_ = true;
 }
@@ -154,6 +155,7 @@ void Requests::Filter(PipelineId pipeline, std::vector<RequestOutput>& outputs, 
     request.delivered += static_cast<int64_t>(output.tokens.size());
     if (output.finish) request.ended.push_back(output.index);
     const bool begins = output.yields() && std::exchange(request.prefilling, false);
+    if (begins && blame_.Cleared(output.request)) try_queue_ = true;
     if (begins || output.times.has_value()) notable.push_back(kept);
     if (kept != i) outputs[kept] = std::move(output);
     ++kept;
@@ -164,17 +166,6 @@ void Requests::Filter(PipelineId pipeline, std::vector<RequestOutput>& outputs, 
 bool Requests::BeginsClass(BitClass bits, const RequestOutput& output) {
   return output.yields() &&
          std::exchange(all_.at(output.request).bits, bits) != std::optional(bits);
-}
-
-void Requests::PipelineEnded(RequestId id, PipelineEnd end, bool ran,
-                             std::optional<WorkerId> suspect) {
-  blame_.PipelineEnded(id, end, ran, all_.at(id).delivered, suspect);
-}
-
-std::vector<RequestId> Requests::CountSuspectedDeaths(WorkerId lost) {
-  std::vector<RequestId> suspected = blame_.TakeSuspectedOf(lost);
-  for (RequestId id : suspected) blame_.CountDeath(id, all_.at(id).delivered);
-  return suspected;
 }
 
 void Requests::CheckIntegrity() const {

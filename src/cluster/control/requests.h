@@ -33,6 +33,7 @@ struct RequestsOptions {
   int waiting_max = 0;     // requests that may wait
   Duration waiting_limit;  // how long one may wait
   int deaths_max = 0;      // of BlameLedger
+  int step_tokens_max = 1;
 };
 
 // Where a request runs or will run: chosen by the router, with its KV reserved there.
@@ -70,7 +71,8 @@ class Requests {
     int64_t known_tokens() const { return prompt_tokens() + delivered; }
   };
 
-  explicit Requests(RequestsOptions options) : options_(options), blame_(options.deaths_max) {}
+  explicit Requests(RequestsOptions options)
+      : options_(options), blame_(options.deaths_max, options.step_tokens_max) {}
 
   // Adds a request, which waits. REQUIRES: the id is new. kInvalidArgument: its prompt is too long.
   // kResourceExhausted: too many wait.
@@ -92,14 +94,6 @@ class Requests {
   const std::unordered_map<RequestId, Request>& all() const { return all_; }
   size_t size() const { return all_.size(); }
   size_t waiting() const { return queue_.size(); }
-  // The oldest protocol whose workers can compute all of them (ProtocolFor).
-  int ProtocolNeeded() const {
-    int needed = kProtocolVersionOldest;
-    for (const auto& [id, request] : all_) {
-      needed = std::max(needed, ProtocolFor(*request.spec.params));
-    }
-    return needed;
-  }
   // The requests that wait, by arrival.
   std::vector<RequestId> Queue() const;
   // The maximum number of tokens that it may generate, over all its sequences.
@@ -139,13 +133,8 @@ class Requests {
   // on the request keeps to the class.
   bool BeginsClass(BitClass bits, const RequestOutput& output);
 
-  // The pipeline that had the request is lost; as of BlameLedger::PipelineEnded.
-  void PipelineEnded(RequestId id, PipelineEnd end, bool ran, std::optional<WorkerId> suspect);
-  // The loss of a worker is certain. Peers may have reported it before; the requests that ran on it
-  // then count it now, because they may be the cause. Returns them.
-  std::vector<RequestId> CountSuspectedDeaths(WorkerId lost);
-  // Set if the request must fail: how many pipelines were lost under it.
-  std::optional<int> MustFail(RequestId id) const { return blame_.MustFail(id); }
+  // Which of them may be what ends their workers.
+  BlameLedger& blame() { return blame_; }
 
   // Crashes with the reason if the tables do not agree with each other.
   void CheckIntegrity() const;

@@ -142,29 +142,28 @@ TEST_F(RequestsTest, OutputsAreLimitedByTheRequestAndTheModel) {
   EXPECT_EQ(requests_.OutputLimit(requests_.at(RequestId(1))), 3);
 }
 
-TEST_F(RequestsTest, DeathsCountUntilATokenIsDelivered) {
-  Add(1, At(0));
-  const auto die = [&] {
-    requests_.Place(RequestId(1), kPipeline);
-    requests_.PipelineEnded(RequestId(1), PipelineEnd::kDeath, true, {});
-    requests_.Wait(RequestId(1), New(1), At(0));
-    return requests_.MustFail(RequestId(1));
+// What ends one pipeline after the other is tried apart from others like it, until it gets a token.
+TEST_F(RequestsTest, ATokenClearsASuspect) {
+  for (int id : {1, 2}) Add(id, At(0));
+  const auto die = [&](int number, const char* worker) {
+    const RequestId id(number);
+    requests_.Place(id, kPipeline);
+    requests_.blame().PipelineEnded(id, {.end = PipelineEnd::kDeath, .worker = worker}, 0);
+    requests_.Wait(id, New(number), At(0));
   };
-  EXPECT_EQ(die(), std::nullopt);
-  requests_.at(RequestId(1)).delivered = 1;
-  EXPECT_EQ(die(), std::nullopt);
-  EXPECT_EQ(die(), 2);
-}
-
-TEST_F(RequestsTest, ASuspicionCountsOnceTheLossIsCertain) {
-  constexpr WorkerId kSuspect{7};
-  Add(1, At(0));
-  requests_.PipelineEnded(RequestId(1), PipelineEnd::kDeath, true, {});
-  requests_.PipelineEnded(RequestId(1), PipelineEnd::kSuspicion, true, kSuspect);
-  EXPECT_EQ(requests_.MustFail(RequestId(1)), std::nullopt);
-  EXPECT_EQ(requests_.CountSuspectedDeaths(kSuspect), Ids{RequestId(1)});
-  EXPECT_EQ(requests_.MustFail(RequestId(1)), 2);
-  EXPECT_TRUE(requests_.CountSuspectedDeaths(kSuspect).empty());
+  for (const char* worker : {"w1", "w2"}) {
+    for (int id : {1, 2}) die(id, worker);
+  }
+  requests_.Place(RequestId(1), kPipeline);
+  EXPECT_FALSE(requests_.blame().MayStart(RequestId(2)));
+  (void)requests_.TakeTryQueue();
+  std::vector<RequestOutput> outputs(1);
+  outputs[0].request = RequestId(1);
+  outputs[0].tokens.push_back(TokenId{5});
+  std::vector<size_t> notable;
+  requests_.Filter(kPipeline, outputs, 0, notable);
+  EXPECT_TRUE(requests_.blame().MayStart(RequestId(2)));
+  EXPECT_TRUE(requests_.TakeTryQueue());
 }
 
 }  // namespace

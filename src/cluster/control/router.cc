@@ -35,6 +35,10 @@ std::vector<double> PromptEntries(const Layout& layout) {
 
 }  // namespace
 
+bool Suits(const StageRoom& room, const WorkerNeed& need) {
+  return room.protocol >= need.protocol && (!need.bits || room.bits == need.bits);
+}
+
 Router::Router(const Layout& layout)
     : plan_(layout.plan),
       both_{StageRole::kBoth, layout.both, {}, {}},
@@ -85,7 +89,7 @@ bool Router::IsOpen(const Kind& kind, const RouteGraph::Exit& exit, const Search
   if (!exit.to) return true;
   const auto stage = static_cast<size_t>(*exit.to);
   const StageRoom& room = search.rooms[stage];
-  const bool may = !search.need.bits || room.bits == search.need.bits;
+  const bool may = Suits(room, search.need.workers);
   if (!kind.reachable[stage] || !room.up || !may || !InReach(*exit.to, search.need)) return false;
   return search.mode == Mode::kUp ||
          room.token_layers >= KvOf(kind.role, search.need) * exit.layers ||

@@ -39,6 +39,8 @@ struct StageRoom {
   bool up = false;
   int64_t token_layers = 0;      // of KV that may still be reserved
   std::optional<BitClass> bits;  // of its workers
+  // That its workers speak, and also those that would decode what they have computed.
+  int protocol = kProtocolVersion;
   // Its workers serve this route alone, so their scheduler may queue what has no room yet.
   bool queues = false;
 };
@@ -49,10 +51,12 @@ struct RouteNeed {
   int64_t prompt_kv = 0;                     // for a walk with its prompt alone
   int64_t all_kv = 0;                        // for every other walk
   int64_t prompt_work = 0, answer_work = 0;  // tokens that count as flow
-  std::optional<BitClass> bits;              // only stages of this class; unset: any
+  WorkerNeed workers = {};                   // only stages with such workers
   // The stages that hold the KV of its prompt; null: none.
   const Route* kv_at = nullptr;
 };
+
+bool Suits(const StageRoom& room, const WorkerNeed& need);
 
 class Router {
  public:

@@ -46,6 +46,10 @@ class ShardLoads {
 
   // The shard was asked for, and neither it nor its worker is gone.
   bool Has(ShardId shard) const { return shards_.contains(shard); }
+  std::optional<WorkerId> HolderOf(ShardId shard) const {
+    const auto found = shards_.find(shard);
+    return found == shards_.end() ? std::nullopt : std::optional(found->second);
+  }
 
   void WorkerLost(WorkerId worker);
   // The worker could not load the shard.

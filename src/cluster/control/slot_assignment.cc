@@ -108,6 +108,7 @@ class Filler {
     const BitClass bits = members_.at(worker).bits;
     stage.ranks[rank].worker = worker;
     stage.ranks[rank].bits = bits;
+    stage.ranks[rank].protocol = members_.at(worker).join.identity.protocol.newest;
     stage.last_bits = bits;
     group_bits_.emplace(GroupOf(stage), bits);
   }
@@ -269,12 +270,15 @@ class Filler {
     }
   }
 
-  // The free worker that joined first.
+  // The free worker that joined first, of those with the newest protocol.
   std::optional<WorkerId> Free(const LayoutStage& stage) const {
+    const Membership::Worker* best = nullptr;
+    const auto newest = [](const Membership::Worker& w) { return w.join.identity.protocol.newest; };
     for (const auto& [id, worker] : members_.all()) {
-      if (IsFree(worker) && Fits(stage, worker.bits)) return id;
+      if (!IsFree(worker) || !Fits(stage, worker.bits)) continue;
+      if (best == nullptr || newest(worker) > newest(*best)) best = &worker;
     }
-    return std::nullopt;
+    return best == nullptr ? std::nullopt : std::optional(best->id);
   }
 
   Layout& layout_;

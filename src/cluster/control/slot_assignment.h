@@ -15,7 +15,8 @@ namespace millrace::cluster {
 // First the worker that the plan names, which gets no other slot, and the one that stands in for
 // the node already. Then the workers that hold layers, in `other` or from an earlier session, get
 // slots so that together they keep as much as possible (SpotServe section 3.3). The slots that are
-// left get the workers that joined first. `other` may be null.
+// left get the workers with the newest protocol, of these the ones that joined first. `other` may
+// be null.
 //
 // A group of stages (Layout::groups) gets workers of one bit class: that of the workers it has, or
 // of those that the plan names, or of those it had last, or the class that can fill the group.

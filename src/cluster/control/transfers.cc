@@ -102,6 +102,10 @@ Status Transfers::Migrate(RequestId id, Pipeline& from, Pipeline& to, Time now) 
         "its workers compute other bits, and KV stays in one numeric class; choose a worker of the "
         "class that runs the request");
   }
+  if (to.protocol < ProtocolFor(*requests_.at(id).spec.params)) {
+    return FailedPrecondition(
+        "its workers are of a version that lacks what the request asks for; choose newer ones");
+  }
   if (!memory_.Reserve(to.id, id, requests_.EstimatedBlocks(requests_.at(id)))) {
     return ResourceExhausted("its workers lack KV memory at the moment; retry later");
   }
@@ -153,13 +157,12 @@ bool Transfers::StartFetch(Pipeline& to, const sched::KvPull& pull, bool doubtfu
       {.activations = ActivationsFrom(pipelines_.Find(left->pipeline)), .doubtful = doubtful});
 }
 
-bool Transfers::Done(const PullDone& done, Time now) {
-  if (!pulls_.Has(done.transfer)) return false;
+void Transfers::Done(const PullDone& done, Time now) {
   copy_rate_.Passed(true, now);
   counters_.moved_bytes += static_cast<uint64_t>(std::max<int64_t>(0, done.bytes));
   counters_.pulls_failed += done.status.ok() ? 0 : 1;
   const std::optional<KvPulls::Ended> ended = pulls_.Done(done);
-  if (!ended) return true;
+  if (!ended) return;
   MeasurePull(done, ended->pull);
   if (ended->layers.HasAllKv()) copy_rate_.Arrived(ended->pull.end_token - ended->pull.first_token);
   Pipeline& to = pipelines_.at(ended->to);
@@ -173,7 +176,6 @@ bool Transfers::Done(const PullDone& done, Time now) {
     FetchEnded(to, *ended, now);
   }
   requests_.TryQueue();  // the request may wait for the end of its last pull
-  return true;
 }
 
 void Transfers::MeasurePull(const PullDone& done, const sched::KvPull& pull) {

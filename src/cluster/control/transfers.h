@@ -103,8 +103,10 @@ class Transfers {
 
   // Starts the pulls that the pipeline's scheduler has asked for.
   void StartPulls(Pipeline& to, Time now);
-  // False: the pull is unknown.
-  bool Done(const PullDone& done, Time now);
+  // As of KvPulls.
+  std::optional<WorkerId> PullerOf(TransferId transfer) const { return pulls_.PullerOf(transfer); }
+  // REQUIRES: the pull has a puller.
+  void Done(const PullDone& done, Time now);
   // Renews leases and ends expired ones. Call it at least once per heartbeat interval.
   void Tick(Time now);
 

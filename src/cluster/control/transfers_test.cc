@@ -49,7 +49,10 @@ class TransfersTest : public ::testing::Test {
     for (const PlannedPipeline& planned : deployment_.layout().pipelines) {
       Pipeline* pipeline =
           pipelines_.FindOrOpen(deployment_.layout(), planned.route, planned.role, now_);
-      for (const auto& hop : pipeline->workers) (void)pipelines_.Opened(*pipeline, hop.front());
+      for (const auto& hop : pipeline->workers) {
+        (void)pipelines_.Opened(*pipeline, hop.front(), Time());
+      }
+      (void)pipelines_.Tested(*pipeline);
       (planned.role == StageRole::kPrefill ? prefill_ : decode_ ? other_ : decode_) = pipeline;
     }
     HandOver();
@@ -105,7 +108,8 @@ class TransfersTest : public ::testing::Test {
     PullDone done{.transfer = orders_.at(index).transfer};
     if (!well) done.status = Unavailable("gone");
     done.activations = well && orders_[index].activations != PulledActivations::kNone;
-    EXPECT_TRUE(transfers_.Done(done, now_));
+    ASSERT_TRUE(transfers_.PullerOf(done.transfer));
+    transfers_.Done(done, now_);
     TakePulls();
   }
   void TakePulls() {
@@ -185,7 +189,7 @@ TEST_F(TransfersTest, AHandOverPullsTheKvOnceAndFreesTheSource) {
   EXPECT_EQ(NextOf(*decode_).start, kPrompt);
   EXPECT_EQ(transfers_.counters().moves, 1u);
   EXPECT_EQ(transfers_.counters().moves_failed, 0u);
-  EXPECT_FALSE(transfers_.Done({.transfer = orders_[0].transfer}, now_)) << "a second answer";
+  EXPECT_FALSE(transfers_.PullerOf(orders_[0].transfer)) << "a second answer is stale";
 }
 
 TEST_F(TransfersTest, OnlyTheLayersOfALostHopAreComputedAgain) {

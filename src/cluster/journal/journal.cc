@@ -86,6 +86,18 @@ Status Journal::Append(std::span<const JournalRecord> records) {
   return fits.ok() && mine ? mine->status : fits;
 }
 
+Status Journal::Probe() {
+  MutexLock lock(mutex_);
+  std::error_code error;
+  if (!std::filesystem::exists(JournalSegmentPath(options_.folder, number_), error)) broken_ = true;
+  return MakeRoom(lock);
+}
+
+bool Journal::lost() const {
+  MutexLock lock(mutex_);
+  return !lost_.ok();
+}
+
 bool Journal::Holds(RequestId request) const {
   MutexLock lock(mutex_);
   return state_.requests().contains(request);
@@ -111,6 +123,14 @@ Status Journal::CheckOwnership() const {
     return Unavailable("this controller is no longer the leader");
   }
   return ownership_.Check();
+}
+
+// Returns why it was lost first.
+Status Journal::Lose(const Status& why) {
+  if (!lost_.ok()) return lost_;
+  lost_ = why;
+  if (options_.on_lost) options_.on_lost(why);
+  return lost_;
 }
 
 Status Journal::ApplyAndFrame(const JournalRecord& record) {
@@ -152,7 +172,7 @@ void Journal::WriteBatch() {
     if (ours.ok()) ours = CheckOwnership();
     mutex_.lock();
     writing_ = false;
-    if (!ours.ok()) status = lost_ = ours;
+    if (!ours.ok()) status = Lose(ours);
     batch->status = status;
     broken_ = !status.ok();
     stats_.records += batch->records;
@@ -175,6 +195,7 @@ Status Journal::StartSegment() {
     MR_RETURN_IF_ERROR(file.Sync());
     MR_RETURN_IF_ERROR(SyncFolder(options_.folder));
   }
+  WriteNewestSegment(options_.folder, number);
   file_ = std::make_unique<JournalFile>(std::move(file));
   number_ = number;
   next_index_ = 0;
@@ -195,8 +216,8 @@ Status Journal::Compact() {
   for (int tries = 0; tries < kSnapshotTries; ++tries) {
     MR_ASSIGN_OR_RETURN(const auto segments, JournalSegments(options_.folder));
     if (!segments.empty()) number = std::max(number, segments.rbegin()->first);
-    if (lost_.ok()) lost_ = CheckOwnership();
     MR_RETURN_IF_ERROR(lost_);
+    if (const Status ours = CheckOwnership(); !ours.ok()) return Lose(ours);
     written = WriteSnapshot(++number);
     if (written.code() != StatusCode::kFailedPrecondition) break;
   }

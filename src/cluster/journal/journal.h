@@ -41,9 +41,12 @@ struct JournalOptions {
   size_t segment_bytes = 64u << 20;  // beyond this a new file is started
   Duration retain_finished = Duration::Seconds(300);
   std::optional<JournalOwner> owner;  // nullopt: no successor can take the folder over
-  // Whether the owner's term still lasts. Called before and after every write, on any thread; must
-  // not call the journal. Once it has returned false, all appends fail. Empty: always true.
+  // Whether no other process is known to lead. Called before and after every write, on any thread;
+  // must not call the journal. Once it has returned false, all appends fail. Empty: always true.
   std::function<bool()> leads;
+  // Called once, on any thread, when the folder is lost to this process for good: a later leader
+  // has it, or it is gone. Must not call the journal. Empty: nobody asks.
+  std::function<void(const Status&)> on_lost;
 };
 
 struct JournalReplay {
@@ -75,6 +78,11 @@ class Journal {
   // Appends several records with one write. Stops at the first that does not fit; those before it
   // are appended.
   Status Append(std::span<const JournalRecord> records);
+  // Whether appends work now. After a failed write, and when the newest file is gone, it begins a
+  // new file, as the next append would. For a caller that has nothing to append.
+  Status Probe();
+  // Whether this process has lost the folder for good.
+  bool lost() const;
   // Whether the request was accepted and is not yet forgotten.
   bool Holds(RequestId request) const;
 
@@ -97,6 +105,7 @@ class Journal {
   Journal(JournalOwnership ownership, JournalOptions options, const Clock& clock);
 
   Status CheckOwnership() const;
+  Status Lose(const Status& why) MR_REQUIRES(mutex_);
 
   Status ApplyAndFrame(const JournalRecord& record) MR_REQUIRES(mutex_);
   Status Compact() MR_REQUIRES(mutex_);

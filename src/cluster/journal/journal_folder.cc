@@ -11,6 +11,9 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/file.h"
+#include "base/log.h"
+
 namespace millrace::cluster {
 namespace {
 
@@ -19,6 +22,8 @@ constexpr std::string_view kEnd = ".journal";
 constexpr size_t kDigits = 20;
 constexpr std::string_view kHalfWrittenBegin = "snapshot";
 constexpr std::string_view kHalfWrittenEnd = ".new";
+constexpr const char* kNewestFile = "/newest";
+constexpr size_t kNewestBytesMax = 32;
 
 }  // namespace
 
@@ -60,6 +65,21 @@ Result<std::map<uint64_t, std::string>> JournalSegments(const std::string& folde
     return Unavailable(fmt::format("cannot read folder {}: {}", folder, error.message()));
   }
   return segments;
+}
+
+std::optional<uint64_t> NewestSegment(const std::string& folder) {
+  const auto text = ReadFile(folder + kNewestFile, kNewestBytesMax);
+  if (!text.ok()) return std::nullopt;
+  uint64_t number = 0;
+  const char* const end = text->data() + text->size();
+  const auto read = std::from_chars(text->data(), end, number);
+  const bool whole = read.ec == std::errc() && read.ptr + 1 == end && *read.ptr == '\n';
+  return whole ? std::optional(number) : std::nullopt;
+}
+
+void WriteNewestSegment(const std::string& folder, uint64_t number) {
+  const Status written = WriteFileAtomically(folder + kNewestFile, fmt::format("{}\n", number));
+  if (!written.ok()) MR_LOG(warn, "the journal's newest segment: {}", written.message());
 }
 
 Result<JournalFile> JournalFile::Create(const std::string& path) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,12 @@ std::string JournalHalfWrittenPath(const std::string& folder, uint64_t term);
 void RemoveHalfWritten(const std::string& folder);
 // The segments by number. Files with other names are ignored.
 Result<std::map<uint64_t, std::string>> JournalSegments(const std::string& folder);
+
+// The number of the newest segment that was begun, as the folder's file "newest" says: a segment
+// that is missing at the end shows by it. nullopt: no file, as in journals of earlier versions.
+std::optional<uint64_t> NewestSegment(const std::string& folder);
+// Failing is harmless: a lower number hides nothing but the loss of the segments after it.
+void WriteNewestSegment(const std::string& folder, uint64_t number);
 
 // A file that is only appended to. One thread at a time.
 class JournalFile {

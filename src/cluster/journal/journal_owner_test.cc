@@ -101,6 +101,8 @@ TEST(JournalOwnership, AfterItsTermALeaderAcknowledgesNothing) {
   std::atomic<bool> leads = true;
   JournalOptions options = OwnedOptions(folder, "a", 5);
   options.leads = [&leads] { return leads.load(); };
+  int told = 0;
+  options.on_lost = [&told](const Status&) { ++told; };
   Opened leader = Open(options);
   ASSERT_TRUE(leader.journal->Append(JournalAccept{.request = RequestId(1)}).ok());
   leads = false;
@@ -108,6 +110,7 @@ TEST(JournalOwnership, AfterItsTermALeaderAcknowledgesNothing) {
   leads = true;
   EXPECT_EQ(leader.journal->Append(Token(1, 11)).code(), StatusCode::kUnavailable)
       << "once lost, it stays lost";
+  EXPECT_EQ(told, 1) << "once";
   leads = false;
   EXPECT_FALSE(Open(options).status.ok());
   const auto replay = ReplayJournal(folder.path());

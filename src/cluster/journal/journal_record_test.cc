@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "base/crc32c.h"
 #include "base/rng.h"
 #include "base/test_scale.h"
 #include "cluster/journal/journal_segment.h"
@@ -10,13 +11,6 @@
 
 namespace millrace::cluster::testing {
 namespace {
-
-TEST(Journal, ChecksumIsCrc32c) {
-  EXPECT_EQ(JournalChecksum("123456789"), 0xe3069283u);  // the check value in the CRC catalogue
-  EXPECT_EQ(JournalChecksum(std::string(32, '\0')), 0x8a9136aau);  // RFC 3720, B.4
-  EXPECT_EQ(JournalChecksum(std::string(32, '\xff')), 0x62a8ab43u);
-  EXPECT_EQ(JournalChecksum("456789", JournalChecksum("123")), JournalChecksum("123456789"));
-}
 
 JournalAccept FullAccept() {
   JournalAccept accept{.request = RequestId(7),
@@ -222,15 +216,45 @@ TEST(Journal, AFlippedBitIsFoundAndNothingFromItOnIsUsed) {
   }
 }
 
-TEST(Journal, AnotherFormatVersionIsRefusedWithBothVersions) {
+std::string HeaderOfVersion(char digit) {
   std::string header = EncodeSegmentHeader({.number = 1, .snapshot = true});
-  header[7] = '1';
-  const uint32_t checksum = JournalChecksum(std::string_view(header).substr(0, 20));
+  header[7] = digit;
+  const uint32_t checksum = Crc32c(std::string_view(header).substr(0, 20));
   header.replace(20, 4, reinterpret_cast<const char*>(&checksum), 4);
-  const Status refused = DecodeSegmentHeader(header).status();
-  EXPECT_EQ(refused.code(), StatusCode::kUnimplemented);
-  EXPECT_NE(refused.message().find("version 01"), std::string::npos) << refused.message();
-  EXPECT_NE(refused.message().find("version 02"), std::string::npos) << refused.message();
+  return header;
+}
+
+TEST(Journal, AnotherFormatVersionIsRefusedWithBothVersions) {
+  for (const char digit : {'1', '4'}) {
+    const Status refused = DecodeSegmentHeader(HeaderOfVersion(digit)).status();
+    EXPECT_EQ(refused.code(), StatusCode::kUnimplemented);
+    const std::string its = std::string("version 0") + digit;
+    EXPECT_NE(refused.message().find(its), std::string::npos) << refused.message();
+    EXPECT_NE(refused.message().find("versions 02 and 03"), std::string::npos) << refused.message();
+  }
+}
+
+TEST(Journal, TheVersionBeforeIsRead) {
+  const std::string before = HeaderOfVersion('2');
+  EXPECT_TRUE(DecodeSegmentHeader(before).ok());
+  const std::string record =
+      FrameJournalRecord(JournalAccept{.request = RequestId(3), .prompt = {1, 2}}, 1, 0);
+  JournalState state;
+  const JournalSegmentReport report = ReadSegment(before + record, 1, state);
+  EXPECT_EQ(report.damage, "");
+  EXPECT_EQ(state.requests().size(), 1u);
+  JournalState none;
+  EXPECT_TRUE(ReadSegment(before.substr(0, 10), 1, none).torn) << "a header that is cut short";
+}
+
+// The program before reads version 2 and ignores what it does not know of a request's parameters.
+TEST(Journal, ProgramsThatWouldIgnoreAConstraintRefuseTheJournal) {
+  EXPECT_EQ(EncodeSegmentHeader({.number = 1, .snapshot = true}).substr(0, 8), "MRJRNL03");
+  int parameters = 0;
+  const JournalAccept accept;
+  ForEachField(accept.params, [&](const SamplingField&, const auto&) { ++parameters; });
+  EXPECT_EQ(parameters, 26) << "if version 3 would ignore the new one to a wrong effect, raise the "
+                               "version in journal_segment.cc";
 }
 
 TEST(Journal, ZeroPagesAndMisplacedRecordsAreFound) {

@@ -34,7 +34,11 @@ Result<Segments::const_iterator> NewestSnapshot(const Segments& segments) {
 Result<JournalReplay> ReplayJournal(const std::string& folder) {
   JournalReplay replay;
   MR_ASSIGN_OR_RETURN(const Segments segments, JournalSegments(folder));
-  if (segments.empty()) return replay;
+  const uint64_t newest = NewestSegment(folder).value_or(0);
+  if (segments.empty()) {
+    if (newest > 0) replay.damage = fmt::format("all segments up to {} are missing", newest);
+    return replay;
+  }
   MR_ASSIGN_OR_RETURN(auto it, NewestSnapshot(segments));
   if (it == segments.end()) {
     replay.damage = "no segment has a valid snapshot header";
@@ -58,6 +62,9 @@ Result<JournalReplay> ReplayJournal(const std::string& folder) {
                                   report.damage.empty() ? "cut short" : report.damage);
       return replay;
     }
+  }
+  if (const uint64_t last = segments.rbegin()->first; last < newest) {
+    replay.damage = fmt::format("segment {} is missing", last + 1);
   }
   return replay;
 }

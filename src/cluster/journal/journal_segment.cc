@@ -5,12 +5,15 @@
 #include <array>
 #include <cstring>
 
+#include "base/crc32c.h"
 #include "base/log.h"
 
 namespace millrace::cluster {
 namespace {
 
-constexpr std::string_view kMagic = "MRJRNL02";
+constexpr std::string_view kMagic = "MRJRNL03";
+// Also read. A program that reads only this one ignores constraints, beams and vectors.
+constexpr std::string_view kMagicBefore = "MRJRNL02";
 constexpr size_t kNameBytes = 6;  // of kMagic; the format version is the rest
 
 template <typename T>
@@ -25,52 +28,22 @@ T Read(std::string_view bytes, size_t offset) {
   return value;
 }
 
-// CRC-32C by eight tables ("slicing by eight").
-constexpr auto kCrcTables = [] {
-  std::array<std::array<uint32_t, 256>, 8> tables{};
-  for (uint32_t i = 0; i < 256; ++i) {
-    uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) ? 0x82f63b78u : 0u);
-    tables[0][i] = crc;
-  }
-  for (size_t t = 1; t < 8; ++t) {
-    for (size_t i = 0; i < 256; ++i) {
-      tables[t][i] = (tables[t - 1][i] >> 8) ^ tables[0][tables[t - 1][i] & 0xff];
-    }
-  }
-  return tables;
-}();
-
 // The checksum of the length alone, so that a length is verified before its payload is read.
 uint32_t LengthChecksum(uint32_t length, uint64_t number, uint64_t index) {
   std::array<char, sizeof length + sizeof number + sizeof index> bytes;
   std::memcpy(bytes.data(), &length, sizeof length);
   std::memcpy(bytes.data() + sizeof length, &number, sizeof number);
   std::memcpy(bytes.data() + sizeof length + sizeof number, &index, sizeof index);
-  return JournalChecksum({bytes.data(), bytes.size()});
+  return Crc32c({bytes.data(), bytes.size()});
 }
 
 }  // namespace
-
-uint32_t JournalChecksum(std::string_view bytes, uint32_t before) {
-  uint32_t crc = ~before;
-  while (bytes.size() >= 8) {
-    const uint64_t word = Read<uint64_t>(bytes, 0) ^ crc;
-    crc = 0;
-    for (size_t i = 0; i < 8; ++i) crc ^= kCrcTables[7 - i][(word >> (8 * i)) & 0xff];
-    bytes.remove_prefix(8);
-  }
-  for (const char c : bytes) {
-    crc = (crc >> 8) ^ kCrcTables[0][(crc ^ static_cast<unsigned char>(c)) & 0xff];
-  }
-  return ~crc;
-}
 
 std::string EncodeSegmentHeader(const JournalSegmentHeader& header) {
   std::string out(kMagic);
   Append(out, header.number);
   Append(out, static_cast<uint32_t>(header.snapshot));
-  Append(out, JournalChecksum(out));
+  Append(out, Crc32c(out));
   return out;
 }
 
@@ -79,14 +52,16 @@ Result<JournalSegmentHeader> DecodeSegmentHeader(std::string_view segment) {
   const std::string_view header = segment.substr(0, kJournalSegmentHeaderBytes);
   const std::string_view magic = header.substr(0, kMagic.size());
   if (!magic.starts_with(kMagic.substr(0, kNameBytes))) return DataLoss("not a journal segment");
-  if (JournalChecksum(header.substr(0, 20)) != Read<uint32_t>(header, 20)) {
+  if (Crc32c(header.substr(0, 20)) != Read<uint32_t>(header, 20)) {
     return DataLoss("wrong header checksum");
   }
-  if (magic != kMagic) {
-    return Unimplemented(fmt::format(
-        "the journal has format version {}, this program reads version {}; finish its requests "
-        "with the program that wrote it, or start with an empty journal folder",
-        Printable(magic.substr(kNameBytes)), kMagic.substr(kNameBytes)));
+  if (magic != kMagic && magic != kMagicBefore) {
+    return Unimplemented(
+        fmt::format("the journal has format version {}, this program reads versions {} and {}; "
+                    "finish its requests "
+                    "with the program that wrote it, or start with an empty journal folder",
+                    Printable(magic.substr(kNameBytes)), kMagicBefore.substr(kNameBytes),
+                    kMagic.substr(kNameBytes)));
   }
   const uint32_t flags = Read<uint32_t>(header, 16);
   if (flags > 1) return DataLoss("wrong header flags");
@@ -104,7 +79,7 @@ std::string FrameJournalPayload(std::string_view payload, uint64_t number, uint6
   Append(out, length);
   const uint32_t first = LengthChecksum(length, number, index);
   Append(out, first);
-  Append(out, JournalChecksum(payload, first));
+  Append(out, Crc32c(payload, first));
   out += payload;
   return out;
 }
@@ -113,7 +88,8 @@ JournalSegmentReport ReadSegment(std::string_view bytes, uint64_t number, Journa
   JournalSegmentReport report;
   // The header is written before the segment is used, so a short one is an incomplete write.
   const std::string_view magic = bytes.substr(0, kMagic.size());
-  if (bytes.size() < kJournalSegmentHeaderBytes && kMagic.starts_with(magic)) {
+  const bool named = kMagic.starts_with(magic) || kMagicBefore.starts_with(magic);
+  if (bytes.size() < kJournalSegmentHeaderBytes && named) {
     report.torn = true;
     return report;
   }
@@ -149,7 +125,7 @@ JournalSegmentReport ReadSegment(std::string_view bytes, uint64_t number, Journa
       return report;
     }
     const std::string_view payload = rest.substr(kJournalFrameBytes, length);
-    if (JournalChecksum(payload, first) != Read<uint32_t>(rest, 8)) {
+    if (Crc32c(payload, first) != Read<uint32_t>(rest, 8)) {
       return damaged("wrong payload checksum");
     }
     Result<JournalRecord> record = DecodeJournalRecord(payload);

@@ -41,6 +41,4 @@ struct JournalSegmentReport {
 // Applies the records of a segment to `state`, up to the first that is torn or damaged.
 JournalSegmentReport ReadSegment(std::string_view bytes, uint64_t number, JournalState& state);
 
-uint32_t JournalChecksum(std::string_view bytes, uint32_t before = 0);  // CRC-32C
-
 }  // namespace millrace::cluster

@@ -1,6 +1,7 @@
 // The journal in its folder: rotation, compaction, kill -9, a full disk.
 #include "cluster/journal/journal.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -11,6 +12,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/crc32c.h"
 #include "base/file.h"
 #include "base/test_scale.h"
 #include "base/testing/temp_folder.h"
@@ -65,7 +67,7 @@ TEST(JournalFolder, AnotherFormatVersionIsNotOpened) {
   std::string header(20, '\0');
   file.read(header.data(), std::ssize(header));
   header[7] = '1';
-  const uint32_t checksum = JournalChecksum(header);
+  const uint32_t checksum = Crc32c(header);
   file.seekp(0);
   file << header;
   file.write(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
@@ -310,6 +312,25 @@ TEST_F(DamagedFolder, AMissingSegmentIsFound) {
   ASSERT_TRUE(replay.ok());
   EXPECT_NE(replay->damage, "");
   EXPECT_LT(Tokens(*replay), count_);
+}
+
+TEST_F(DamagedFolder, AMissingSegmentAtTheEndIsFoundToo) {
+  const auto segments = Segments();
+  std::filesystem::remove(segments.rbegin()->second);
+  auto replay = ReplayJournal(folder_.path());
+  ASSERT_TRUE(replay.ok());
+  EXPECT_EQ(replay->damage, fmt::format("segment {} is missing", segments.rbegin()->first));
+  EXPECT_GT(Tokens(*replay), 0u) << "what is there is read";
+  {
+    JournalReplay opened;
+    const auto journal = Open(options_, clock_, opened);
+    EXPECT_NE(opened.damage, "") << "which is logged";
+  }
+  EXPECT_EQ(ReplayJournal(folder_.path())->damage, "") << "it goes on from there";
+  for (const auto& [number, path] : Segments()) std::filesystem::remove(path);
+  EXPECT_NE(ReplayJournal(folder_.path())->damage, "");
+  std::filesystem::remove(folder_.path() + "/newest");  // a journal of an earlier version
+  EXPECT_EQ(ReplayJournal(folder_.path())->damage, "");
 }
 
 TEST_F(DamagedFolder, OnlyTheLastSegmentMayBeCutShort) {

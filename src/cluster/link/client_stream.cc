@@ -4,7 +4,8 @@
 
 namespace millrace::cluster {
 
-void ClientStream::Begin(const std::string& method, const LinkSecurity& security) {
+void ClientStream::Begin(const std::string& method, const LinkSecurity& security, LinkRole peer) {
+  peer_ = peer;
   self_ = shared_from_this();
   SignCall(context_, security);
   const MutexLock lock(mutex_);
@@ -43,7 +44,11 @@ void ClientStream::End(const Status& reason) {
 
 void ClientStream::OnReadInitialMetadataDone(bool ok) {
   // A call that is refused has no such entry.
-  if (ok && context_.GetServerInitialMetadata().count(kProtocolKey) == 1) Admitted();
+  if (!ok || context_.GetServerInitialMetadata().count(kProtocolKey) != 1) return;
+  if (const Status role = CheckPeerRole(context_.auth_context().get(), peer_); !role.ok()) {
+    return End(Status(role.code(), context_.peer() + ": " + role.message()));
+  }
+  Admitted();
 }
 
 void ClientStream::OnReadDone(bool ok) {

@@ -22,7 +22,8 @@ class ClientStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   ClientStream(const std::shared_ptr<grpc::Channel>& channel, SendLimits limits)
       : stub_(channel), queue_(limits) {}
 
-  void Begin(const std::string& method, const LinkSecurity& security);
+  // `peer`: what its certificate must allow it to be.
+  void Begin(const std::string& method, const LinkSecurity& security, LinkRole peer);
   // `encode` is called under the stream's lock, in the order of sending.
   template <typename Encode>
   Status Send(Encode encode);
@@ -48,6 +49,7 @@ class ClientStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   grpc::ClientContext context_;
   std::shared_ptr<ClientStream> self_;
   grpc::ByteBuffer in_;
+  LinkRole peer_ = LinkRole::kController;
 
   Mutex mutex_;
   SendQueue queue_ MR_GUARDED_BY(mutex_);

@@ -1,5 +1,8 @@
 #include "cluster/link/control_client.h"
 
+#include <fmt/format.h>
+#include <poll.h>
+
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -7,11 +10,14 @@
 
 #include "base/mutex.h"
 #include "cluster/link/client_stream.h"
+#include "net/data/byte_stream.h"
 #include "wire/control.grpc.pb.h"
+#include "wire/handshake_failures.h"
 
 namespace millrace::cluster {
 namespace {
 
+constexpr int kProbeMs = 1000;
 constexpr char kSessionMethod[] = "/millrace.proto.Control/Session";
 
 std::chrono::nanoseconds Chrono(Duration d) { return std::chrono::nanoseconds(d.ns); }
@@ -185,11 +191,33 @@ bool Connected(grpc::Channel& channel, Duration limit) {
   return true;
 }
 
+// Whether something listens there, whatever it speaks.
+bool AcceptsConnections(const std::string& address) {
+  const Result<net::UniqueFd> socket = net::StartConnect(address);
+  if (!socket.ok()) return false;
+  pollfd wait{socket->get(), POLLOUT, 0};
+  return poll(&wait, 1, kProbeMs) == 1 && net::ConnectError(socket->get()).empty();
+}
+
+// kFailedPrecondition if it is TLS that keeps a connection from coming about since `began`. The
+// side that refuses a certificate knows why; the other one sees the connection end.
+Status WhyNoTls(const std::string& controller, Time began) {
+  const auto failure = wire::HandshakeFailures::OfProcess().LastSince(began);
+  if (!failure && !AcceptsConnections(controller)) return OkStatus();
+  return FailedPrecondition(fmt::format(
+      "no TLS connection to {}: {}: the certificates of controller and worker must be valid now "
+      "and issued by one authority; the other side's log may say more, and `millrace certs` makes "
+      "new ones",
+      controller, failure.value_or("it accepts connections, but ends the TLS handshake")));
+}
+
 Status ControlClient::Impl::Connect(Duration limit) {
   const auto deadline = std::chrono::steady_clock::now() + Chrono(limit);
   Disconnect();
+  const Time began = SteadyClock().Now();
   const auto channel = MakeChannel(options_.controller, credentials_);
   if (!Connected(*channel, limit)) {
+    if (options_.security.tls()) MR_RETURN_IF_ERROR(WhyNoTls(options_.controller, began));
     return Unavailable("no connection to " + options_.controller +
                        ": nothing is listening there, or the TLS certificates do not match");
   }
@@ -200,7 +228,7 @@ Status ControlClient::Impl::Connect(Duration limit) {
     admitted_ = announced_ = silent_ = false;
     end_ = OkStatus();
   }
-  stream->Begin(kSessionMethod, options_.security);
+  stream->Begin(kSessionMethod, options_.security, LinkRole::kController);
   const Status admitted = WaitUntilAdmitted(deadline);
   if (!admitted.ok()) Disconnect();
   return admitted;
@@ -286,6 +314,14 @@ Result<std::unique_ptr<ControlClient>> ControlClient::Create(ControlClientOption
   auto impl =
       std::make_unique<Impl>(std::move(options), std::move(callbacks), std::move(credentials));
   return std::unique_ptr<ControlClient>(new ControlClient(std::move(impl)));
+}
+
+Status TryConnection(const std::string& address, const LinkSecurity& security, Duration limit) {
+  MR_ASSIGN_OR_RETURN(const auto credentials, MakeChannelCredentials(security));
+  const Time began = SteadyClock().Now();
+  if (Connected(*MakeChannel(address, credentials), limit)) return OkStatus();
+  if (security.tls()) MR_RETURN_IF_ERROR(WhyNoTls(address, began));
+  return Unavailable(fmt::format("no connection to {}", address));
 }
 
 ControlClient::ControlClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

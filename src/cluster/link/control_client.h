@@ -38,6 +38,11 @@ struct ControlClientCallbacks {
   std::function<Heartbeat()> make_heartbeat;
 };
 
+// Whether a process of the cluster accepts connections at `address` ("host:port"), with
+// certificates that fit. Blocks for `limit` at most, and for a name lookup. kUnavailable,
+// kFailedPrecondition: the message says why not.
+Status TryConnection(const std::string& address, const LinkSecurity& security, Duration limit);
+
 class ControlClient {
  public:
   // kInvalidArgument: the address does not allow this security. Reads the certificate files.

@@ -237,11 +237,39 @@ TEST_F(TlsFiles, BothSidesShowACertificateOfTheSameAuthority) {
   for (const LinkSecurity& bad : {foreign, impostor, PlainText()}) {
     WorkerEnd worker(controller.address(), 2, bad);
     ASSERT_TRUE(worker.status.ok());
-    EXPECT_EQ(worker.client->Connect(Duration::Millis(400)).code(), StatusCode::kUnavailable);
+    const Status refused = worker.client->Connect(Duration::Millis(400));
+    EXPECT_EQ(refused.code(),
+              bad.tls() ? StatusCode::kFailedPrecondition : StatusCode::kUnavailable)
+        << refused.message();
+    if (!bad.tls()) continue;
+    EXPECT_NE(refused.message().find("millrace certs"), std::string::npos) << refused.message();
   }
   EXPECT_EQ(controller.server->counters().joined, 1u);
   ASSERT_TRUE(controller.server->Send(controller.messages.at(0).from, Term(), Leave{}).ok());
   EXPECT_TRUE(good.messages.WaitFor(1)) << "the good worker is not disturbed";
+}
+
+// The certificates of `millrace certs` say what their holders may be.
+TEST_F(TlsFiles, ACertificateIsForOneRole) {
+  const auto authority = Authority();
+  const LinkSecurity controllers = Identity(authority, kControllerCommonName);
+  const LinkSecurity workers = Identity(authority, kWorkerCommonName);
+  ControllerEnd controller({.security = controllers});
+  WorkerEnd right(controller.address(), 1, workers);
+  EXPECT_TRUE(right.Enter().ok());
+  WorkerEnd wrong(controller.address(), 2, controllers);
+  const Status refused = wrong.client->Connect(Duration::Seconds(5));
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(refused.message().find("the certificate of a controller, and must be a worker"),
+            std::string::npos)
+      << refused.message();
+  ControllerEnd impostor({.security = workers});
+  WorkerEnd worker(impostor.address(), 1, workers);
+  const Status doubted = worker.client->Connect(Duration::Seconds(5));
+  EXPECT_EQ(doubted.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(doubted.message().find("the certificate of a worker, and must be a controller"),
+            std::string::npos)
+      << doubted.message();
 }
 
 TEST_F(TlsFiles, ATokenIsRequiredInAdditionToCertificates) {

@@ -83,7 +83,7 @@ class EchoCall::Stream : public ClientStream {
 EchoCall::EchoCall(const std::shared_ptr<grpc::Channel>& channel, const LinkSecurity& security,
                    Incarnation incarnation)
     : stream_(std::make_shared<Stream>(channel, incarnation)) {
-  stream_->Begin(kEchoMethod, security);
+  stream_->Begin(kEchoMethod, security, LinkRole::kController);
 }
 
 EchoCall::~EchoCall() { End(Cancelled("the measurement has ended")); }

@@ -129,11 +129,24 @@ void SignCall(grpc::ClientContext& context, const LinkSecurity& security) {
   if (!security.token.empty()) context.AddMetadata(kTokenKey, security.token);
 }
 
+Status CheckPeerRole(const grpc::AuthContext* peer, LinkRole role) {
+  if (peer == nullptr) return OkStatus();
+  for (const grpc::string_ref& name : peer->FindPropertyValues(GRPC_X509_CN_PROPERTY_NAME)) {
+    MR_RETURN_IF_ERROR(CheckCertifiedRole({name.data(), name.size()}, role));
+  }
+  return OkStatus();
+}
+
 grpc::Status Gatekeeper::Admit(const grpc::ServerContextBase& context) {
   if (!token_.Matches(Find(context, kTokenKey))) {
     Refuse(context.peer(), "the join token is wrong or missing");
     return {grpc::StatusCode::UNAUTHENTICATED,
             "the join token is wrong or missing; use the token file of the controller"};
+  }
+  const Status role = CheckPeerRole(context.auth_context().get(), LinkRole::kWorker);
+  if (!role.ok()) {
+    Refuse(context.peer(), role.message());
+    return {grpc::StatusCode::FAILED_PRECONDITION, "the caller: " + role.message()};
   }
   const auto its = ParseProtocolRange(Find(context, kProtocolKey));
   const Status fits = its.ok() ? CheckProtocol({}, *its) : its.status();

@@ -42,7 +42,11 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
 // Adds the token and the protocol version to the metadata of a call.
 void SignCall(grpc::ClientContext& context, const LinkSecurity& security);
 
-// Checks what SignCall wrote. Logs at most one refusal per second and counts the others.
+// Whether the peer of a call may have that role, by its certificate.
+Status CheckPeerRole(const grpc::AuthContext* peer, LinkRole role);
+
+// Checks what SignCall wrote, and that the caller may be a worker. Logs at most one refusal per
+// second and counts the others.
 class Gatekeeper {
  public:
   explicit Gatekeeper(const LinkSecurity& security) : token_(security.token) {}

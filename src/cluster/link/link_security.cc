@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "base/host_port.h"
 #include "wire/limits.h"
 
 namespace millrace::cluster {
@@ -30,19 +31,25 @@ Result<std::string> ReadTokenFile(const std::string& path) {
   return token;
 }
 
+Status CheckCertifiedRole(std::string_view common_name, LinkRole role) {
+  const bool controller = role == LinkRole::kController;
+  if (common_name != (controller ? kWorkerCommonName : kControllerCommonName)) return OkStatus();
+  return FailedPrecondition(fmt::format(
+      "it shows the certificate of a {0}, and must be a {1}: `millrace certs` makes one for each; "
+      "give the folder {1} to --tls-dir there",
+      controller ? "worker" : "controller", controller ? "controller" : "worker"));
+}
+
 bool IsLoopback(std::string_view address) {
-  std::string_view host = address.substr(0, address.rfind(':'));
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  const Result<HostPort> parsed = ParseHostPort(address);
+  if (!parsed.ok()) return false;
+  const std::string& host = parsed->host;
   if (host == "localhost" || host == "::1") return true;
-  return host.starts_with("127.") &&
-         host.find_first_not_of("0123456789.") == std::string_view::npos;
+  return host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos;
 }
 
 Status CheckLinkSecurity(const LinkSecurity& security, std::string_view address) {
-  const size_t colon = address.rfind(':');
-  if (colon == 0 || colon == std::string_view::npos || colon + 1 == address.size()) {
-    return InvalidArgument(fmt::format("\"{}\" is not host:port", address));
-  }
+  MR_RETURN_IF_ERROR(ParseHostPort(address).status().WithContext("address"));
   const int files = !security.authority_path.empty() + !security.certificate_path.empty() +
                     !security.key_path.empty();
   if (files != 0 && files != 3) {

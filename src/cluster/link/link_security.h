@@ -5,6 +5,7 @@
 // operator must also allow it explicitly.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,14 @@ struct LinkSecurity {
 
   bool tls() const { return !certificate_path.empty(); }
 };
+
+// What a certificate of `millrace certs` allows its holder to be, by its common name. Certificates
+// of other issuers say nothing, and allow both.
+enum class LinkRole : uint8_t { kController, kWorker };
+inline constexpr char kControllerCommonName[] = "millrace controller";
+inline constexpr char kWorkerCommonName[] = "millrace worker";
+// kFailedPrecondition: the certificate with this common name is not for that role.
+Status CheckCertifiedRole(std::string_view common_name, LinkRole role);
 
 // The content of a token file without the white space around it: 16 to wire::kTokenBytesMax
 // printable characters.

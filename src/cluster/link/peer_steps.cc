@@ -177,7 +177,7 @@ Result<std::shared_ptr<PeerSteps::Impl::Outgoing>> PeerSteps::Impl::StreamTo(
       std::make_shared<Outgoing>(*this, MakeChannel(to.control, credentials_), to.incarnation);
   ++streams_out_;
   outgoing_.emplace(to.incarnation, stream);
-  stream->Begin(kStepsMethod, options_.security);
+  stream->Begin(kStepsMethod, options_.security, LinkRole::kWorker);
   return stream;
 }
 

@@ -12,6 +12,7 @@ namespace {
 
 // How often the controller is ticked.
 constexpr auto kTick = std::chrono::milliseconds(50);
+constexpr Duration kCheckJournalEvery = Duration::Seconds(1);
 
 // Ends a request that was recorded in the journal and then refused.
 void EndUnstarted(const sched::NewRequest& request, const Status& why,
@@ -74,6 +75,11 @@ void ControllerHost::Close() {
 }
 
 void ControllerHost::Receive(ConnectionId from, ToController message) {
+  if (std::holds_alternative<Join>(message) && options_.leads && !options_.leads()) {
+    const Status why = Unavailable("this controller's lease has ended, and it has no new one yet");
+    links_.send(from, Refused{why, true});
+    return links_.disconnect(from, why.message());
+  }
   const Change change(*this);
   if (stopping_) return;
   controller_->Receive(from, std::move(message), clock_.Now());
@@ -144,7 +150,13 @@ GeneratorStats ControllerHost::Stats() const {
   MutexLock lock(mutex_);
   GeneratorStats stats = stats_;
   stats.scheduler = controller_->Stats();
-  stats.stalled = controller_->Stalled(clock_.Now());
+  if (auto stalled = controller_->Stalled(clock_.Now())) {
+    stats.stalled = std::move(stalled->info);
+    if (options_.remote_workers) stats.stalled_at = std::move(stalled->workers);
+  }
+  for (const auto& [name, reason] : controller_->still()) {
+    stats.still_workers.push_back({name, reason});
+  }
   stats.draining = draining_;
   return stats;
 }
@@ -166,6 +178,7 @@ std::vector<sched::RequestInfo> ControllerHost::InspectAll() const {
 
 std::optional<std::string> ControllerHost::NotReady() const {
   MutexLock lock(mutex_);
+  if (!journal_state_.ok()) return journal_state_.message();
   return controller_->Missing();
 }
 
@@ -257,7 +270,7 @@ void ControllerHost::CountSteps() {
   for (const ControllerAction& action : actions_) {
     const auto* send = std::get_if<SendToWorker>(&action);
     const auto* step = send != nullptr ? std::get_if<PipelineStep>(&send->message) : nullptr;
-    if (step == nullptr) continue;
+    if (step == nullptr || step->plan->IsTest()) continue;
     const auto tokens = static_cast<int>(step->plan->tokens.size());
     const auto bound = std::ranges::lower_bound(cluster::kIterationTokenBounds, tokens);
     ++stats_.iteration_tokens[static_cast<size_t>(bound - cluster::kIterationTokenBounds.begin())];
@@ -278,9 +291,19 @@ void ControllerHost::Run() {
       ticked = now;
       controller_->Tick(now);
       FlushActions();
+      CheckJournal(now);
     }
     Deliver();
   }
+}
+
+void ControllerHost::CheckJournal(Time now) {
+  if (!options_.journal.check || now - journal_checked_ < kCheckJournalEvery) return;
+  journal_checked_ = now;
+  mutex_.unlock();
+  const Status state = options_.journal.check();
+  mutex_.lock();
+  journal_state_ = state;
 }
 
 // Outputs that could not be recorded must not reach a client, so their requests are aborted.
@@ -308,7 +331,10 @@ void ControllerHost::Deliver() {
     mutex_.unlock();
     const Status kept = options_.journal.delivered(*outputs);
     mutex_.lock();
-    if (!kept.ok()) FailUnrecorded(kept);
+    if (!kept.ok()) {
+      journal_state_ = kept;
+      FailUnrecorded(kept);
+    }
   }
   for (RequestOutput& output : delivering_) {
     const auto found = sinks_.find(output.request);

@@ -39,6 +39,9 @@ struct ControllerLinks {
 struct ControllerJournal {
   std::function<Status(const sched::NewRequest& request, const GenerationRequest& asked)> accepted;
   std::function<Status(const std::vector<RequestOutput>& outputs)> delivered;
+  // Whether records can be written now, with a text for clients. The controller's thread calls it
+  // now and then.
+  std::function<Status()> check;
 };
 
 // Hears of every request and of all that clients get. Called with the controller's lock held, so
@@ -50,9 +53,13 @@ struct RequestWatcher {
 
 struct ControllerHostOptions {
   ControllerOptions controller;
-  uint64_t seed = 0;           // for requests without a seed
-  uint64_t first_request = 1;  // the first id; above those of the previous run
-  ControllerJournal journal;   // empty functions: no journal
+  uint64_t seed = 0;            // for requests without a seed
+  uint64_t first_request = 1;   // the first id; above those of the previous run
+  ControllerJournal journal;    // empty functions: no journal
+  bool remote_workers = false;  // they are other processes
+  // Whether this controller certainly leads. While it does not, no worker joins: the term that it
+  // would name may be that of a leader that was replaced. Empty: it always does.
+  std::function<bool()> leads;
 };
 
 class ControllerHost : public Generator {
@@ -118,6 +125,7 @@ class ControllerHost : public Generator {
   // After every change: forms steps, sends messages and collects outputs.
   void FlushActions() MR_REQUIRES(mutex_);
   void Deliver() MR_REQUIRES(mutex_);
+  void CheckJournal(Time now) MR_REQUIRES(mutex_);
   void FailUnrecorded(const Status& why) MR_REQUIRES(mutex_);
   void CountSteps() MR_REQUIRES(mutex_);
   void ReportPlans() MR_REQUIRES(mutex_);
@@ -140,6 +148,8 @@ class ControllerHost : public Generator {
   int last_watcher_ MR_GUARDED_BY(mutex_) = 0;
   ControllerCounters seen_ MR_GUARDED_BY(mutex_);
   uint64_t next_request_ MR_GUARDED_BY(mutex_);
+  Status journal_state_ MR_GUARDED_BY(mutex_);  // of the latest check or write
+  Time journal_checked_ MR_GUARDED_BY(mutex_);
   bool draining_ MR_GUARDED_BY(mutex_) = false;
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
   // Outputs being delivered to the sinks, one at a time. The vector is filled and emptied under

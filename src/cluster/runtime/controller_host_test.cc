@@ -310,6 +310,32 @@ TEST_F(ControllerHostTest, AbortEndsWaitingAndRunningRequests) {
   for (const auto& one : answers_.ones()) EXPECT_EQ(one.sequences[0].finish, FinishReason::kAbort);
 }
 
+// Its term may be that of a leader that was replaced.
+TEST_F(ControllerHostTest, NoWorkerJoinsWhileItDoesNotLead) {
+  std::atomic<bool> leads = false;
+  ControllerHostOptions options = Options(1);
+  options.leads = [&leads] { return leads.load(); };
+  std::atomic<int> refused = 0, welcomed = 0;
+  ControllerLinks links;
+  links.send = [&](ConnectionId, const ToWorker& message) {
+    const auto* no = std::get_if<Refused>(&message);
+    refused += no != nullptr && no->retry ? 1 : 0;
+    welcomed += std::holds_alternative<Welcome>(message) ? 1 : 0;
+  };
+  links.disconnect = [](ConnectionId, const std::string&) {};
+  auto host = ControllerHost::Start(std::move(options), std::move(links), clock_);
+  ASSERT_TRUE(host.ok());
+  Join join;
+  join.name = "a";
+  (*host)->Receive(ConnectionId(1), join);
+  EXPECT_EQ(refused, 1);
+  EXPECT_EQ(welcomed, 0);
+  leads = true;
+  (*host)->Receive(ConnectionId(2), join);
+  EXPECT_EQ(refused, 1);
+  EXPECT_EQ(welcomed, 1);
+}
+
 TEST_F(ControllerHostTest, AWorkerWithOtherWeightsIsRefused) {
   ControllerHostOptions options = Options(1);
   options.controller.identity.model_fingerprint = "right";

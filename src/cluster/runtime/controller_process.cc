@@ -12,6 +12,7 @@ Result<std::unique_ptr<ControllerProcess>> ControllerProcess::Start(ControllerHo
   std::unique_ptr<ControllerProcess> both(new ControllerProcess());
   ControllerProcess* raw = both.get();
   const Term term = host.controller.term;
+  host.remote_workers = true;
   ControllerLinks links;
   // Nothing is sent before the server exists, because no worker can join.
   links.send = [raw, term](ConnectionId to, const ToWorker& message) {

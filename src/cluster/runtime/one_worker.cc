@@ -45,7 +45,8 @@ Result<std::unique_ptr<LocalCluster>> StartOneWorker(ControllerHostOptions optio
                                                      OneWorker worker, const Clock& clock) {
   ControllerOptions& c = options.controller;
   c.term = Term{1};
-  c.silent_limit = c.stuck_limit = c.first_batch_limit = kPatience;
+  c.silent_limit = c.stuck_limit = c.first_batch_limit = c.still_limit = kPatience;
+  c.steps.least = c.steps.open = kPatience;
   ShardLoader loader = LoaderOf(worker, c.scheduler.block_size);
   MR_ASSIGN_OR_RETURN(std::unique_ptr<LocalCluster> cluster,
                       LocalCluster::Start(std::move(options), clock));

@@ -163,6 +163,7 @@ ControllerJournal RequestJournal::Hooks() {
     return Accepted(request, asked);
   };
   hooks.delivered = [this](const auto& output) { return Delivered(output); };
+  hooks.check = [this] { return Note(journal_->Probe()); };
   return hooks;
 }
 
@@ -197,7 +198,8 @@ Status RequestJournal::Accepted(const sched::NewRequest& request, const Generati
   MutexLock lock(mutex_);
   if (!kept.ok()) {
     AddPendingEnd(request.id, n);
-    return kept.WithContext("the request cannot be recorded in the journal");
+    lock.unlock();
+    return Note(kept);
   }
   live_[request.id] = {std::vector<uint32_t>(static_cast<size_t>(n)), n, logprobs};
   FlushPendingEnds();
@@ -225,8 +227,6 @@ Status RequestJournal::Delivered(const std::vector<RequestOutput>& outputs) {
     FlushPendingEnds();
     return OkStatus();
   }
-  MR_LOG(error, "cannot write the journal, so the requests of these outputs fail: {}",
-         kept.message());
   for (const auto& [id, n] : ended) AddPendingEnd(id, n);
   for (const RequestOutput& output : outputs) {
     const auto found = live_.find(output.request);
@@ -234,7 +234,29 @@ Status RequestJournal::Delivered(const std::vector<RequestOutput>& outputs) {
     AddPendingEnd(output.request, static_cast<int>(found->second.positions.size()));
     live_.erase(found);
   }
-  return kept.WithContext("the answer cannot be recorded in the journal");
+  lock.unlock();
+  return Note(kept);
+}
+
+// Clients get no path of this machine.
+Status RequestJournal::Note(const Status& written) {
+  const bool works = written.ok() || written.code() == StatusCode::kInvalidArgument;
+  if (const bool worked = works_.exchange(works); works != worked) {
+    if (works) {
+      MR_LOG(info, "the journal can be written again");
+    } else {
+      MR_LOG(error, "the journal cannot be written, so that requests fail until it can: {}",
+             written.message());
+    }
+  }
+  if (works) return written;
+  if (journal_->lost()) {
+    return Unavailable("this server is no longer the leader, or its journal is gone: ask again");
+  }
+  return Unavailable(
+      "the server's journal cannot be written now, and no request runs without it; the server's "
+      "log "
+      "has the cause");
 }
 
 // nullopt: the output has nothing to record, or its request is no longer recorded.

@@ -6,6 +6,7 @@
 // the order of ids; one thread calls the `delivered` hook.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -57,6 +58,8 @@ class RequestJournal {
   RequestJournal(std::unique_ptr<Journal> journal, const Clock& clock)
       : journal_(std::move(journal)), clock_(clock) {}
   void Take(const JournalState& state);
+  // Whether the journal can be written, which the log is told when it changes.
+  Status Note(const Status& written);
   Status Accepted(const sched::NewRequest& request, const GenerationRequest& asked);
   Status Delivered(const std::vector<RequestOutput>& outputs);
   std::optional<JournalRecord> RecordOf(const RequestOutput& output) MR_REQUIRES(mutex_);
@@ -76,6 +79,7 @@ class RequestJournal {
   // were running when writes began to fail.
   std::vector<std::pair<RequestId, int>> pending_ends_ MR_GUARDED_BY(mutex_);
   std::vector<JournalRecord> records_;  // used by Delivered only
+  std::atomic<bool> works_ = true;      // as of the latest write
 };
 
 // `host` and `journal` must outlive it.

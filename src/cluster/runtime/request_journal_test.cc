@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <thread>
 
 #include "base/rng.h"
 #include "base/test_scale.h"
@@ -377,14 +378,20 @@ TEST_F(RecoveryTest, AFullDiskFailsRequestsAndNothingElse) {
   const Status refused = Accept(hooks, 3);
   const Status again = hooks.delivered({OutputOf(1, {7})});
   const Status other = hooks.delivered({OutputOf(2, {7})});
+  const Status checked = hooks.check();
   ::setrlimit(RLIMIT_FSIZE, &before);
   ::signal(SIGXFSZ, old_handler);
   EXPECT_EQ(delivered.code(), StatusCode::kUnavailable);
-  EXPECT_NE(delivered.message().find("cannot be recorded in the journal"), std::string::npos)
+  EXPECT_NE(delivered.message().find("journal cannot be written"), std::string::npos)
       << delivered.ToString();
   EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
   EXPECT_TRUE(again.ok()) << "the request has ended";
   EXPECT_EQ(other.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(checked.code(), StatusCode::kUnavailable);
+  for (const Status& told : {delivered, refused, other, checked}) {
+    EXPECT_EQ(told.message().find(folder.path()), std::string::npos) << "clients see it";
+  }
+  EXPECT_TRUE(hooks.check().ok());
   ASSERT_TRUE(Accept(hooks, 4).ok());
   ASSERT_TRUE(hooks.delivered({OutputOf(4, {7})}).ok());
   journal->reset();
@@ -393,6 +400,47 @@ TEST_F(RecoveryTest, AFullDiskFailsRequestsAndNothingElse) {
   for (const auto& [id, request] : replay->state.requests()) {
     EXPECT_EQ(request.finished(), id != RequestId(4)) << id.value();
   }
+}
+
+// Nobody sends requests to a server that is not ready, so it must find out without them.
+TEST_F(RecoveryTest, AServerIsNotReadyWhileItsJournalCannotBeWritten) {
+  ControllerHostOptions options = Options(1);
+  std::atomic<bool> works = true;
+  options.journal.accepted = [](const auto&, const auto&) { return OkStatus(); };
+  options.journal.delivered = [](const auto&) { return OkStatus(); };
+  options.journal.check = [&works] { return works ? OkStatus() : Unavailable("no room"); };
+  StartController(std::move(options));
+  const auto becomes = [this](const std::optional<std::string>& state) {
+    const Time end = clock_.Now() + Duration::Seconds(20);
+    while (cluster_->host().NotReady() != state && clock_.Now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_EQ(cluster_->host().NotReady(), state);
+  };
+  becomes(std::nullopt);
+  works = false;
+  becomes("no room");
+  works = true;
+  becomes(std::nullopt);
+  EndRun();
+}
+
+// A segment that somebody removed is written anew.
+TEST_F(RecoveryTest, ACheckWritesAJournalThatIsGone) {
+  const TempFolder folder;
+  auto journal = RequestJournal::Open({.folder = folder.path(), .retain_finished = kNever}, clock_);
+  ASSERT_TRUE(journal.ok());
+  const ControllerJournal hooks = (*journal)->Hooks();
+  ASSERT_TRUE(Accept(hooks, 1).ok());
+  EXPECT_TRUE(hooks.check().ok());
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    std::filesystem::remove(entry.path());
+  }
+  EXPECT_TRUE(hooks.check().ok());
+  EXPECT_EQ(ReplayJournal(folder.path())->state.requests().count(RequestId(1)), 1u);
+  std::filesystem::remove_all(folder.path());
+  EXPECT_EQ(hooks.check().code(), StatusCode::kUnavailable);
+  EXPECT_FALSE(Accept(hooks, 2).ok());
 }
 
 TEST_F(RecoveryTest, ARequestThatCannotBeRecordedFailsAlone) {

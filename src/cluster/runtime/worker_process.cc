@@ -9,13 +9,19 @@
 #include <random>
 #include <utility>
 
+#include "base/host_port.h"
 #include "base/log.h"
+#include "cluster/runtime/own_address.h"
 #include "cluster/transfer/pull_window.h"
 
 namespace millrace::cluster {
 namespace {
 
 constexpr Duration kRetryFirst = Duration::Millis(100);
+constexpr Duration kWarnAgain = Duration::Seconds(60);  // of a cause that stays
+constexpr std::chrono::milliseconds kStillPoll{100};
+constexpr Duration kOwnAddressLimit = Duration::Seconds(3);
+constexpr double kOwnAddressPauses_s[] = {0, 1, 2, 4, 8, 16};  // before each attempt
 
 struct ActivationsKey {
   uint64_t pipeline = 0, step = 0;
@@ -28,8 +34,9 @@ std::array<std::byte, sizeof(ActivationsKey)> Encode(const ActivationsKey& key) 
 }
 
 std::string WithPort(const std::string& address, const std::string& advertised, int port) {
-  const std::string host = advertised.empty() ? address.substr(0, address.rfind(':')) : advertised;
-  return fmt::format("{}:{}", host, port);
+  const Result<HostPort> given = ParseHostPort(address);
+  const std::string& host = advertised.empty() && given.ok() ? given->host : advertised;
+  return HostPort{host, static_cast<uint16_t>(port)}.ToString();
 }
 
 uint64_t RandomIncarnation() {
@@ -50,6 +57,12 @@ WorkerProcess::WorkerProcess(WorkerProcessOptions options, const Clock& clock)
     : options_(std::move(options)), clock_(clock), incarnation_(RandomIncarnation()) {}
 
 WorkerProcess::~WorkerProcess() {
+  {
+    const MutexLock lock(mutex_);
+    ends_ = true;
+  }
+  changed_.notify_all();
+  if (own_address_.joinable()) own_address_.join();
   if (host_) host_->Close();
   for (const auto& control : controls_) control->Disconnect();
   peers_.reset();
@@ -62,6 +75,10 @@ WorkerProcess::~WorkerProcess() {
 // Callbacks may run before the host exists, so those of the planes check it. The host is made last,
 // because its Join contains the addresses of the planes.
 Status WorkerProcess::Open() {
+  for (const std::string& listens : {options_.control_address, options_.data_host + ":0"}) {
+    const Result<HostPort> told = ParseHostPort(WithPort(listens, options_.advertised_host, 0));
+    if (told.ok()) MR_RETURN_IF_ERROR(CheckOwnHost(told->host, options_.security));
+  }
   exchange_ = std::make_unique<KvExchange>(clock_);
   kv_plane_ = std::make_unique<KvPlane>(*exchange_);
   net::TcpDataPlaneOptions data;
@@ -112,7 +129,45 @@ Status WorkerProcess::Open() {
   address.process_id = getpid();
   host_ = std::make_unique<WorkerHost>(WorkerCoreOptions{options_.join}, options_.loader, Links(),
                                        clock_);
+  own_address_ = std::thread([this] { TryOwnAddress(); });
   return OkStatus();
+}
+
+Status WorkerProcess::ReachesItself(Duration limit) {
+  const WorkerAddress& address = options_.join.address;
+  MR_RETURN_IF_ERROR(TryConnection(address.control, options_.security, limit));
+  constexpr size_t kFewBytes = 16;
+  return prober_->PullFrom(address)(kFewBytes, clock_.Now() + limit).status();
+}
+
+// Others will look for this worker where it tells them to. A name may take a while to be known, and
+// a network may not lead a machine back to itself, so that this only warns.
+void WorkerProcess::TryOwnAddress() {
+  const WorkerAddress& address = options_.join.address;
+  if (IsLoopback(address.control) && IsLoopback(address.data)) {
+    const auto far = std::ranges::find_if_not(options_.controllers, IsLoopback);
+    if (far == options_.controllers.end()) return;
+    MR_LOG(warn,
+           "others will look for this worker at {}, which leads to it on this machine alone, and "
+           "its controller is at {}: if workers run on several machines, give --listen an address "
+           "that they reach",
+           Printable(address.control), Printable(*far));
+    return;
+  }
+  Status reached;
+  for (const double pause_s : kOwnAddressPauses_s) {
+    MutexLock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::duration<double>(pause_s),
+                      [this]() MR_REQUIRES(mutex_) { return ends_; });
+    if (ends_) return;
+    lock.unlock();
+    reached = ReachesItself(kOwnAddressLimit);
+    if (reached.ok()) return;
+  }
+  MR_LOG(warn,
+         "this worker does not reach itself at {} and {}, where others will look for it: {}; check "
+         "--listen, --data-port and --advertise",
+         Printable(address.control), Printable(address.data), Printable(reached.message(), 400));
 }
 
 Status WorkerProcess::OpenControls() {
@@ -219,6 +274,25 @@ void WorkerProcess::Stop() {
   changed_.notify_all();
 }
 
+void WorkerProcess::Leave(std::optional<Time> by) {
+  MutexLock lock(mutex_);
+  leaving_ = true;
+  if (by) leave_by_ = by;
+  changed_.notify_all();
+}
+
+void WorkerProcess::WaitForSessionEnd(MutexLock& lock) {
+  while (!stopping_ && !session_ended_) {
+    if (!leave_by_) {
+      changed_.wait(lock);
+      continue;
+    }
+    const Duration left = *leave_by_ - clock_.Now();
+    if (left <= Duration()) return;
+    changed_.wait_for(lock, std::chrono::nanoseconds(left.ns));
+  }
+}
+
 // Joins once and returns when the session ends.
 Status WorkerProcess::OneSession(bool& joined) {
   {
@@ -228,7 +302,7 @@ Status WorkerProcess::OneSession(bool& joined) {
   MR_RETURN_IF_ERROR(control_.load()->Connect(options_.connect_limit));
   host_->SessionUp();
   MutexLock lock(mutex_);
-  changed_.wait(lock, [this]() MR_REQUIRES(mutex_) { return stopping_ || session_ended_; });
+  WaitForSessionEnd(lock);
   const Status ended = session_ended_.value_or(OkStatus());
   lock.unlock();
   joined = host_->welcomed();
@@ -237,7 +311,29 @@ Status WorkerProcess::OneSession(bool& joined) {
   return ended;
 }
 
+// A session without a thread that computes would only hold up requests. Returns at once if it moves
+// or has nothing to do. False: this worker is to end.
+bool WorkerProcess::WaitUntilItMoves() {
+  const auto still = [this]() -> std::optional<ComputingSince> {
+    auto computing = host_->computing();
+    const bool stands = computing && clock_.Now() - computing->since > options_.still_limit;
+    return stands ? std::move(computing) : std::nullopt;
+  };
+  const auto first = still();
+  if (!first) return true;
+  MR_LOG(error,
+         "the computing thread has not moved for {:.1f} s ({}): this worker joins again when "
+         "it does; if it does not, restart this process",
+         (clock_.Now() - first->since).seconds(),
+         first->what.empty() ? "it does not take up its work" : first->what);
+  MutexLock lock(mutex_);
+  while (!stopping_ && !leaving_ && still()) changed_.wait_for(lock, kStillPoll);
+  return !stopping_ && !leaving_;
+}
+
 Status WorkerProcess::Run() {
+  std::string warned;
+  Time warned_at;
   Duration wait = kRetryFirst;
   Time alone_since = clock_.Now();
   {
@@ -249,9 +345,14 @@ Status WorkerProcess::Run() {
     control_ = controls_[attempt % controls_.size()].get();
     const std::string& controller = options_.controllers[attempt % controls_.size()];
     bool joined = false;
+    if (!WaitUntilItMoves()) return OkStatus();
     const Status ended = OneSession(joined);
     MutexLock lock(mutex_);
     if (stopping_) return OkStatus();
+    if (leaving_ && !for_good_) {
+      MR_LOG(info, "the session with the controller is over: ending");
+      return OkStatus();
+    }
     if (for_good_) return joined ? OkStatus() : last_word_;
     if (ended.code() == StatusCode::kUnauthenticated) return ended;
     if (joined) {
@@ -259,6 +360,12 @@ Status WorkerProcess::Run() {
       alone_since = clock_.Now();
       MR_LOG(warn, "the session with the controller ended: {}; joining again",
              Printable(ended.message()));
+    } else if (ended.code() == StatusCode::kFailedPrecondition &&
+               (ended.message() != warned || clock_.Now() - warned_at >= kWarnAgain)) {
+      warned = ended.message();  // waiting alone does not help
+      warned_at = clock_.Now();
+      MR_LOG(warn, "cannot join {}: {}; trying again", Printable(controller),
+             Printable(warned, 1024));
     } else {
       MR_LOG(info, "cannot join {}: {}; trying again", Printable(controller),
              Printable(ended.message()));
@@ -269,8 +376,8 @@ Status WorkerProcess::Run() {
                                      controller, alone.seconds(), ended.message()));
     }
     changed_.wait_for(lock, std::chrono::nanoseconds(wait.ns),
-                      [this]() MR_REQUIRES(mutex_) { return stopping_; });
-    if (stopping_) return OkStatus();
+                      [this]() MR_REQUIRES(mutex_) { return stopping_ || leaving_; });
+    if (stopping_ || leaving_) return OkStatus();
     wait = std::min(wait + wait, options_.retry_most);
   }
 }

@@ -2,7 +2,8 @@
 // plane (activations, KV, weights). It joins a controller and serves it. When the session ends, it
 // joins again with its weights still loaded.
 //
-// Owned by main(). Run blocks its thread; any thread may call Stop, and SetNotice of the host.
+// Owned by main(). Run blocks its thread; any thread may call Stop, Leave, and SetNotice of the
+// host.
 #pragma once
 
 #include <atomic>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -40,6 +42,8 @@ struct WorkerProcessOptions {
   std::shared_ptr<WeightExchange> weights;  // shared with the loader; null: no weights from peers
   Duration connect_limit = Duration::Seconds(5);
   Duration retry_most = Duration::Seconds(2);  // between attempts to join
+  // A worker whose computing thread has not moved for so long does not join until it does.
+  Duration still_limit = Duration::Seconds(3);
   // Run gives up after this time without a controller; nullopt: never.
   std::optional<Duration> alone_limit;
 };
@@ -56,6 +60,9 @@ class WorkerProcess {
   // an error when the worker is refused for good. A worker that was told to leave may run again.
   Status Run();
   void Stop();  // ends Run, also one that has not begun
+  // The worker is to end: Run returns when the controller has let it go, when the session breaks,
+  // because nobody is left to hand over to, and at `by` at the latest.
+  void Leave(std::optional<Time> by = {});
 
   WorkerHost& host() { return *host_; }
   net::DataPlaneStats data_stats() const { return data_->stats(); }
@@ -66,11 +73,14 @@ class WorkerProcess {
   Status Open();
   WorkerLinks Links();
   LinkProber::TimedTransfer EchoTransfer(ProbedLink link);
+  void TryOwnAddress();
+  Status ReachesItself(Duration limit);
   void OnActivations(std::span<const std::byte> key, net::Payload payload);
   Result<net::PullSource> ServePull(std::span<const std::byte> request);
-  std::optional<Status> WaitForEnd(Duration limit);
   Status OpenControls();
   Status OneSession(bool& joined);
+  bool WaitUntilItMoves();
+  void WaitForSessionEnd(MutexLock& lock) MR_REQUIRES(mutex_);
 
   WorkerProcessOptions options_;
   const Clock& clock_;
@@ -89,8 +99,13 @@ class WorkerProcess {
   CondVar changed_;
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
   bool for_good_ MR_GUARDED_BY(mutex_) = false;
+  bool leaving_ MR_GUARDED_BY(mutex_) = false;
+  std::optional<Time> leave_by_ MR_GUARDED_BY(mutex_);
   std::optional<Status> session_ended_ MR_GUARDED_BY(mutex_);
-  Status last_word_ MR_GUARDED_BY(mutex_);  // why the controller ended the session
+  Status last_word_ MR_GUARDED_BY(mutex_);   // why the controller ended the session
+  bool ends_ MR_GUARDED_BY(mutex_) = false;  // it is being destroyed
+
+  std::thread own_address_;  // TryOwnAddress
 };
 
 }  // namespace millrace::cluster

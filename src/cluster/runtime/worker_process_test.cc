@@ -187,6 +187,30 @@ TEST_F(NetTest, LinksAreMeasuredAlsoThoseOfTheController) {
   EXPECT_EQ(server_->host().Describe().counters.probes_failed, 0u);
 }
 
+TEST_F(NetTest, AWorkerThatIsToLeaveDoesNotLookForAnotherController) {
+  StartServer(2);
+  for (const char* name : {"a", "b", "c"}) StartWorker(name);
+  Ask(1, 5);
+  ExpectReference();
+  workers_["a"]->process().Leave();  // its session goes on: nobody told the controller
+  server_.reset();
+  EXPECT_TRUE(workers_["a"]->WaitForEnd().ok());
+  // While it tries to join.
+  workers_["b"]->process().Leave();
+  EXPECT_TRUE(workers_["b"]->WaitForEnd().ok());
+  workers_["c"]->process().Stop();
+  EXPECT_TRUE(workers_["c"]->WaitForEnd().ok());
+}
+
+TEST_F(NetTest, AWorkerThatIsToLeaveEndsAtItsDeadline) {
+  StartServer(1);
+  StartWorker("a");
+  Ask(1, 5);
+  ExpectReference();
+  workers_["a"]->process().Leave(clock_.Now() + Duration::Millis(50));
+  EXPECT_TRUE(workers_["a"]->WaitForEnd().ok());
+}
+
 TEST_F(NetTest, AWrongTokenIsRefusedForGood) {
   StartServer(1);
   WorkerProcessOptions options = testing::WorkerOptions("x", server_->port());

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "base/host_port.h"
 #include "wire/grpc_log.h"
 
 namespace millrace::cluster {
@@ -99,13 +100,11 @@ Result<std::unique_ptr<EtcdClient>> EtcdClient::Create(const EtcdStoreOptions& o
   MR_ASSIGN_OR_RETURN(const auto credentials, Credentials(options.tls));
   std::unique_ptr<EtcdClient> client(new EtcdClient);
   for (const std::string& endpoint : options.endpoints) {
-    const size_t colon = endpoint.rfind(':');
-    if (colon == std::string::npos || colon == 0 || colon + 1 == endpoint.size()) {
-      return InvalidArgument(fmt::format("invalid etcd endpoint {}: use HOST:PORT", endpoint));
-    }
+    const Result<HostPort> address = ParseHostPort(endpoint);
+    if (!address.ok()) return address.status().WithContext("etcd endpoint");
     auto member = std::make_unique<Member>();
     member->channel =
-        grpc::CreateCustomChannel("dns:///" + endpoint, credentials, ChannelOptions());
+        grpc::CreateCustomChannel("dns:///" + address->ToString(), credentials, ChannelOptions());
     member->kv = etcdserverpb::KV::NewStub(member->channel);
     member->lease = etcdserverpb::Lease::NewStub(member->channel);
     member->watch = etcdserverpb::Watch::NewStub(member->channel);

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
+
+#include "base/log.h"
 
 namespace millrace::cluster {
 namespace {
@@ -50,6 +53,12 @@ void LeaderElection::Resign() {
   changed_.wait(lock, [this]() MR_REQUIRES(mutex_) { return !busy_ || campaigning_; });
 }
 
+void LeaderElection::GiveWay(const Status& why) {
+  MutexLock lock(mutex_);
+  gives_way_ = why;
+  changed_.notify_all();
+}
+
 std::optional<Leadership> LeaderElection::leadership() const {
   MutexLock lock(mutex_);
   if (!held_ || !campaigning_ || key_gone_ || clock_.Now() >= held_->ends) return std::nullopt;
@@ -75,7 +84,7 @@ void LeaderElection::Run() {
     }
     busy_ = true;
     lock.unlock();
-    const Status tried = TryToLead();
+    const Status tried = TryToLead(std::nullopt);
     lock.lock();
     last_try_ = tried;
     if (!tried.ok()) {
@@ -86,15 +95,80 @@ void LeaderElection::Run() {
       lock.lock();
       continue;
     }
+    lock.unlock();
+    const Status why = Lead();
+    lock.lock();
     const Held held = *held_;
     lock.unlock();
-    on_change_(held.leadership, OkStatus());
-    StepDown(held, HoldLease(held));
+    StepDown(held, why);
     lock.lock();
   }
 }
 
-Status LeaderElection::TryToLead() {
+Status LeaderElection::Lead() {
+  while (true) {
+    Held held;
+    {
+      MutexLock lock(mutex_);
+      held = *held_;
+    }
+    on_change_(held.leadership, OkStatus());
+    const Status why = HoldLease(held);
+    {
+      MutexLock lock(mutex_);
+      if (!campaigning_ || !gives_way_.ok()) return why;
+    }
+    MR_LOG(warn, "the lease of the leadership has ended ({}); trying to take it again",
+           Printable(why.message()));
+    MR_RETURN_IF_ERROR(Regain(held));
+  }
+}
+
+// The key may still be there under the old lease, which ended by our clock only.
+Status LeaderElection::Regain(const Held& held) {
+  const Term term = held.leadership.term;
+  const Time since = clock_.Now();
+  {
+    MutexLock lock(mutex_);
+    held_->ends = std::min(held_->ends, since);
+  }
+  (void)store_.Revoke(held.lease, kRetryMax).ok();
+  while (true) {
+    const Status tried = TryToLead(term);
+    if (tried.ok()) return tried;
+    if (const auto now = leader(); now && now->candidate != options_.candidate) {
+      return FailedPrecondition(fmt::format("{} leads now", Printable(now->candidate)));
+    }
+    const Status led = CheckTerm(term);
+    if (led.code() == StatusCode::kFailedPrecondition) return led;
+    if (clock_.Now() - since > options_.regain_limit) {
+      return Unavailable(fmt::format("the lease could not be taken again for {:.0f} s: {}",
+                                     options_.regain_limit.seconds(), tried.message()));
+    }
+    MutexLock lock(mutex_);
+    changed_.wait_for(lock, Chrono(std::min(kRetryMax, Fraction(options_.lease_ttl, 5))),
+                      [this]() MR_REQUIRES(mutex_) { return !campaigning_ || !gives_way_.ok(); });
+    if (!campaigning_) return Cancelled("this candidate resigned");
+    if (!gives_way_.ok()) return gives_way_;
+  }
+}
+
+Status LeaderElection::WriteTerm(const Leadership& leadership) {
+  return store_
+      .Put(TermKey(), std::to_string(leadership.term.value()),
+           {.fence = leadership.fence, .timeout = options_.lease_ttl})
+      .status();
+}
+
+Status LeaderElection::CheckTerm(Term term) {
+  MR_ASSIGN_OR_RETURN(const auto last, store_.Get(TermKey(), options_.lease_ttl));
+  if (last && last->value == std::to_string(term.value())) return OkStatus();
+  return FailedPrecondition(
+      last ? fmt::format("another controller has led since, with term {}", Printable(last->value))
+           : "the store has lost what this controller wrote");
+}
+
+Status LeaderElection::TryToLead(std::optional<Term> term) {
   Result<std::optional<KeyValue>> now = store_.Get(options_.key, options_.lease_ttl);
   if (!now.ok()) return now.status();
   if (const std::optional<KeyValue>& entry = *now) {
@@ -104,12 +178,12 @@ Status LeaderElection::TryToLead() {
   }
   const Time asked = clock_.Now();
   MR_ASSIGN_OR_RETURN(const Lease lease, store_.Grant(options_.lease_ttl, options_.lease_ttl));
-  Status claimed = Claim(lease.id, lease.ttl, asked);
+  Status claimed = Claim(lease.id, lease.ttl, asked, term);
   if (!claimed.ok()) (void)store_.Revoke(lease.id, kRetryMax).ok();  // or else it expires
   return claimed;
 }
 
-Status LeaderElection::Claim(LeaseId lease, Duration ttl, Time asked) {
+Status LeaderElection::Claim(LeaseId lease, Duration ttl, Time asked, std::optional<Term> term) {
   WriteOptions options{.lease = lease, .timeout = options_.lease_ttl};
   Result<Revision> created =
       store_.CompareAndPut(options_.key, std::nullopt, options_.candidate, options);
@@ -120,15 +194,14 @@ Status LeaderElection::Claim(LeaseId lease, Duration ttl, Time asked) {
     if (!now.ok() || !*now || (*now)->lease != lease) return created.status();
     created = (*now)->created;
   }
+  const Leadership won{.term = term.value_or(Term(static_cast<uint64_t>(created->value()))),
+                       .fence = {options_.key, *created}};
+  MR_RETURN_IF_ERROR(term ? CheckTerm(*term) : WriteTerm(won));
   MutexLock lock(mutex_);
   if (clock_.Now() >= asked + ttl) {
     return Unavailable("the lease expired before the store granted it");
   }
-  held_ = Held{.leadership = {.term = Term(static_cast<uint64_t>(created->value())),
-                              .fence = {options_.key, *created}},
-               .lease = lease,
-               .ttl = ttl,
-               .ends = asked + ttl};
+  held_ = Held{.leadership = won, .lease = lease, .ttl = ttl, .ends = asked + ttl};
   key_gone_ = false;
   KeyValue mine{.value = options_.candidate, .created = *created};
   Saw(&mine, *created);
@@ -141,9 +214,11 @@ Status LeaderElection::HoldLease(const Held& held) {
     {
       MutexLock lock(mutex_);
       const Duration left = held_->ends - clock_.Now();
-      changed_.wait_for(lock, Chrono(std::min(wait, left)),
-                        [this]() MR_REQUIRES(mutex_) { return !campaigning_ || key_gone_; });
+      changed_.wait_for(lock, Chrono(std::min(wait, left)), [this]() MR_REQUIRES(mutex_) {
+        return !campaigning_ || key_gone_ || !gives_way_.ok();
+      });
       if (!campaigning_) return Cancelled("this candidate resigned");
+      if (!gives_way_.ok()) return gives_way_;
       if (key_gone_) return FailedPrecondition("the leader's key was deleted or replaced");
     }
     const Status renewed = Renew(held);
@@ -186,6 +261,7 @@ void LeaderElection::StepDown(const Held& held, const Status& why) {
   {
     MutexLock lock(mutex_);
     held_.reset();
+    gives_way_ = OkStatus();
   }
   on_change_(std::nullopt, why);
   if (why.code() != StatusCode::kNotFound) (void)store_.Revoke(held.lease, kRetryMax).ok();

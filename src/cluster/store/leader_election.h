@@ -3,8 +3,12 @@
 //
 // The leader holds one key under a lease. The revision at which that key was created is the term:
 // it grows with every change of leader. A leader's writes carry its fence, so that the store
-// refuses them once the key is gone. A leader stops considering itself the leader no later than its
-// lease ends: leadership() checks the clock and does not depend on a thread.
+// refuses them once the key is gone. leadership() is empty no later than the lease ends: it checks
+// the clock and does not depend on a thread.
+//
+// A leader whose lease has ended, because it stood still or could not reach the store, takes the
+// key again as soon as it can. If nobody has led since, it goes on with its term. A second key
+// tells: every leader writes its term there before it leads.
 //
 // Any thread may call it; the callback runs on the election's own thread.
 #pragma once
@@ -33,16 +37,20 @@ struct Leader {
 };
 
 struct ElectionOptions {
-  std::string key = "leader";
-  std::string candidate;  // the value of the key that everyone can read, such as an address
+  std::string key = "leader";  // and KEY-term
+  std::string candidate;       // the value of the key that everyone can read, such as an address
   Duration lease_ttl = Duration::Seconds(5);
+  // After the end of the lease. The store cannot be reached, and perhaps only from here: then
+  // another candidate leads, without workers until this one lets them go.
+  Duration regain_limit = Duration::Seconds(60);
 };
 
 class LeaderElection {
  public:
-  // `leadership` is set when this candidate was elected. It is nullopt when the candidate has
-  // stopped leading; `why` says the reason. Calls come in pairs, the second no later than the end
-  // of the lease.
+  // `leadership` is set when this candidate was elected, and again, with the same term and another
+  // fence, when it took the key again after its lease had ended. It is nullopt when somebody else
+  // leads or has led, or the lease could not be renewed for too long, or this candidate resigned;
+  // `why` says which.
   using OnChange = std::function<void(std::optional<Leadership> leadership, const Status& why)>;
 
   // `store` and `clock` (a monotonic one) must outlive it. It observes the leader from the start.
@@ -57,7 +65,11 @@ class LeaderElection {
   // cannot be reached; no callback runs after that. Called from the callback, it returns at once.
   void Resign();
 
+  // Somebody else is known to lead, although the store does not say so yet. Any thread.
+  void GiveWay(const Status& why);
+
   // Set while this candidate is certainly the leader: its key exists and its lease has not ended.
+  // Between the end of a lease and its renewal it may still be the leader.
   std::optional<Leadership> leadership() const;
   // The leader as last observed; nullopt: there is none, or it is not known.
   std::optional<Leader> leader() const;
@@ -73,14 +85,23 @@ class LeaderElection {
   };
 
   void Run();
-  // Tries once to become leader; ok: it is the leader. Runs on thread_.
-  Status TryToLead();
-  Status Claim(LeaseId lease, Duration ttl, Time asked);
-  // Keeps the lease until it is lost or given up, and returns why it ended. Runs on thread_.
+  // Tries once to become leader; ok: it is the leader. `term`: that of a leader that takes the key
+  // again. Runs on thread_, as all below.
+  Status TryToLead(std::optional<Term> term);
+  Status Claim(LeaseId lease, Duration ttl, Time asked, std::optional<Term> term);
+  // Leads until somebody else does or it is given up, and returns which.
+  Status Lead();
+  // Keeps the lease until it is lost or given up, and returns why it ended.
   Status HoldLease(const Held& held);
   Status Renew(const Held& held);
+  // The lease has ended: takes the key again. Returns when that succeeded, or never can.
+  Status Regain(const Held& held);
+  Status WriteTerm(const Leadership& leadership);
+  // kFailedPrecondition: somebody else has led since this term was won.
+  Status CheckTerm(Term term);
   void StepDown(const Held& held, const Status& why);
   void WaitToTryAgain(const Status& why);
+  std::string TermKey() const { return options_.key + "-term"; }
 
   void Observe(const WatchUpdate& update);
   // `entry`: the leader's key as of revision `at`; null: the key does not exist.
@@ -98,6 +119,7 @@ class LeaderElection {
   bool busy_ MR_GUARDED_BY(mutex_) = false;  // trying to lead, or leading
   Status last_try_ MR_GUARDED_BY(mutex_);
   std::optional<Held> held_ MR_GUARDED_BY(mutex_);
+  Status gives_way_ MR_GUARDED_BY(mutex_);       // why; ok: it does not
   bool key_gone_ MR_GUARDED_BY(mutex_) = false;  // the watch saw the key of `held_` disappear
   std::optional<Leader> leader_ MR_GUARDED_BY(mutex_);
   Revision leader_seen_at_ MR_GUARDED_BY(mutex_);

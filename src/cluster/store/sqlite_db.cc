@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include "base/private_file.h"
+
 namespace millrace::cluster {
 namespace {
+
+constexpr std::string_view kInMemory = ":memory:";
 
 Status SqliteError(sqlite3* db, int code) {
   std::string message =
@@ -83,6 +87,12 @@ void SqliteStatement::Reset() {
 }
 
 Result<SqliteDb> SqliteDb::Open(const std::string& path, int busy_timeout_ms) {
+  if (path != kInMemory) {  // SQLite gives the others the mode of the first
+    MakePrivateFile(path);
+    for (const char* end : {"-wal", "-shm", "-journal"}) {
+      MakePrivateFile(path + end, MissingFile::kLeave);
+    }
+  }
   sqlite3* raw = nullptr;
   const int code =
       sqlite3_open_v2(path.c_str(), &raw,
@@ -92,6 +102,10 @@ Result<SqliteDb> SqliteDb::Open(const std::string& path, int busy_timeout_ms) {
   if (code != SQLITE_OK) return SqliteError(raw, code).WithContext(path);
   sqlite3_busy_timeout(raw, busy_timeout_ms);
   return db;
+}
+
+void SqliteDb::SetBusyTimeout(int busy_timeout_ms) {
+  sqlite3_busy_timeout(db_.get(), busy_timeout_ms);
 }
 
 Status SqliteDb::Execute(const char* sql) {

@@ -4,10 +4,13 @@
 
 #include <sqlite3.h>
 
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 
@@ -40,9 +43,31 @@ class SqliteStatement {
   std::unique_ptr<sqlite3_stmt, Finalize> statement_;
 };
 
+// Resets the statements if an exception destroys it, so that none stays half run.
+class SqliteResetOnThrow {
+ public:
+  explicit SqliteResetOnThrow(std::vector<SqliteStatement*> statements)
+      : statements_(std::move(statements)), exceptions_(std::uncaught_exceptions()) {}
+  SqliteResetOnThrow(const SqliteResetOnThrow&) = delete;
+  SqliteResetOnThrow& operator=(const SqliteResetOnThrow&) = delete;
+  ~SqliteResetOnThrow() {
+    if (std::uncaught_exceptions() == exceptions_) return;
+    for (SqliteStatement* statement : statements_) statement->Reset();
+  }
+
+ private:
+  const std::vector<SqliteStatement*> statements_;
+  const int exceptions_;
+};
+
 class SqliteDb {
  public:
+  // Only the owner may read the files of the database: prompts and tokens are in them. ":memory:":
+  // there are none.
   static Result<SqliteDb> Open(const std::string& path, int busy_timeout_ms);
+
+  // How long a call waits for a lock of another program.
+  void SetBusyTimeout(int busy_timeout_ms);
 
   Status Execute(const char* sql);
   Result<SqliteStatement> Prepare(std::string_view sql);

@@ -9,6 +9,7 @@
 
 #include "base/folder_lock.h"
 #include "base/mutex.h"
+#include "base/private_file.h"
 #include "cluster/store/local_watches.h"
 #include "cluster/store/sqlite_tables.h"
 #include "cluster/store/timed_mutex.h"
@@ -205,6 +206,7 @@ class SqliteStore : public Store {
 Result<std::unique_ptr<Store>> OpenSqliteStore(const SqliteStoreOptions& options,
                                                const Clock& clock) {
   MR_RETURN_IF_ERROR(CheckClusterName(options.cluster));
+  MR_RETURN_IF_ERROR(MakePrivateFolder(options.folder));
   MR_ASSIGN_OR_RETURN(FolderLock lock, FolderLock::Take(options.folder));
   MR_ASSIGN_OR_RETURN(SqliteTables tables,
                       SqliteTables::Open(options.folder + "/store.sqlite", kBusyTimeoutMs,

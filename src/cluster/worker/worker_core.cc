@@ -55,15 +55,31 @@ void WorkerCore::FromPeer(PeerMessage message, Time now) {
   std::visit([&](auto& m) { On(m, now); }, message);
 }
 
-// A controller with an older term has been replaced but may not know it yet.
+// A controller with an older term has been replaced but may not know it yet. Terms of two stores
+// cannot be compared, and a store that was restored from a backup counts them again.
+bool WorkerCore::IsOutdated(const Welcome& message, Time now) {
+  const bool comparable = !message.store || !store_ || message.store == store_;
+  if (!comparable || message.term >= term_) return false;
+  if (!older_since_) older_since_ = now;
+  if (now - *older_since_ < WorkerCoreOptions::kOlderTermLimit) return true;
+  MR_LOG(
+      warn,
+      "no controller of term {} has come for {:.0f} s: following the one of term {}, whose store "
+      "was probably restored from a backup",
+      term_.value(), (now - *older_since_).seconds(), message.term.value());
+  return false;
+}
+
 void WorkerCore::On(const Welcome& message, Time now) {
-  if (message.term < term_) {
+  if (IsOutdated(message, now)) {
     ++counters_.refused;
     Emit(EndSession{fmt::format("the controller of term {} was replaced by the one of term {}",
                                 message.term.value(), term_.value())});
     return;
   }
   term_ = message.term;
+  store_ = message.store;
+  older_since_.reset();
   worker_ = message.worker;
   heartbeat_every_ = message.heartbeat_every;
   last_busy_ = now;  // layers are about to come
@@ -252,9 +268,13 @@ StepLimits WorkerCore::LimitsOf(const OpenPipeline& message) const {
 void WorkerCore::PipelineStarted(PipelineId id, const Status& status) {
   const auto found = pipelines_.find(id);
   if (found == pipelines_.end()) return;
-  found->second.started = status.ok();
-  if (!status.ok()) pipelines_.erase(found);
   Emit(SendUp{PipelineOpened{id, status}});
+  if (!status.ok()) {
+    pipelines_.erase(found);
+    return;
+  }
+  found->second.started = true;
+  PassTest(id, found->second);
 }
 
 void WorkerCore::On(const ClosePipeline& message, Time) {

@@ -103,6 +103,9 @@ using WorkerAction = std::variant<SendUp, SendToPeer, SendActivations, StartLoad
 
 struct WorkerCoreOptions {
   static constexpr size_t kShardsMax = 16;
+  // Two leases of a leader. Only one that holds its lease greets workers, so one that goes on
+  // greeting them leads a store that was restored from a backup.
+  static constexpr Duration kOlderTermLimit = Duration::Seconds(10);
   static constexpr size_t kPipelinesMax = 4096;
   static constexpr size_t kStepsWaitingMax = 64;  // for one pipeline: far more than its hops
 
@@ -252,6 +255,7 @@ class WorkerCore {
   void Forward(const Pipeline& pipeline, const PipelineStep& step);
   void Break(PipelineId id, Pipeline& pipeline, const Status& reason,
              std::optional<WorkerId> suspect);
+  bool IsOutdated(const Welcome& message, Time now);
   void ErasePipeline(PipelineId id);
   static bool HasPartOf(const Shard& shard, const LoadShard& load);
   void DropOrphans(bool used_too = false);  // used: those that a load in progress can keep part of
@@ -259,12 +263,15 @@ class WorkerCore {
   void FillByArrival(ShardId id, const Shard& shard, ReadyBatch& batch);
   bool FillByOrder(ShardId id, Shard& shard, ReadyBatch& batch);
   void Take(PipelineId id, Pipeline& pipeline, ReadyBatch& batch);
+  void PassTest(PipelineId id, Pipeline& pipeline);
   void SendOutput(const Pipeline& pipeline, const ReadyBatch::Part& part, PartOutput& output);
   void Emit(WorkerAction action) { actions_.push_back(std::move(action)); }
 
   WorkerCoreOptions options_;
-  std::optional<WorkerId> worker_;  // set from Welcome to the end of the session
-  Term term_;                       // the highest one seen
+  std::optional<WorkerId> worker_;    // set from Welcome to the end of the session
+  Term term_;                         // the highest one seen in `store_`
+  std::optional<std::string> store_;  // of the controller whose term this is
+  std::optional<Time> older_since_;   // when a controller with an older term was first met
   Duration heartbeat_every_ = Duration::Seconds(0.25);
   // Whether the last controller speaks kProtocolProfiles, kProtocolNotices.
   bool takes_profiles_ = false, takes_notices_ = false;

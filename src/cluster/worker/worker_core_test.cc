@@ -152,6 +152,35 @@ TEST(WorkerCore, APlanIsNotCopiedOnItsWay) {
   EXPECT_EQ(batch->parts[0].sequences[0].tokens.data(), plan->tokens.data());
 }
 
+// It passes without a batch, on both ways to the next hop.
+TEST(WorkerCore, ATestStepGoesTheWayOfTheOthers) {
+  auto plan = std::make_shared<StepPlan>();
+  plan->id = kTestStep;
+  const PipelineStep test{kPipeline, plan};
+  WorkerCore first({});
+  OpenHop(first, 0);
+  first.FromController(test, {});
+  std::vector<WorkerAction> actions;
+  first.TakeActions(actions);
+  ASSERT_EQ(actions.size(), 2u);
+  EXPECT_TRUE(std::get<PipelineStep>(std::get<SendToPeer>(actions[0]).message).plan->IsTest());
+  EXPECT_EQ(std::get<SendActivations>(actions[1]).step, kTestStep);
+  EXPECT_FALSE(first.NextBatch({}));
+  EXPECT_EQ(first.counters().batches, 0u);
+
+  WorkerCore last({});
+  OpenSecondHop(last);
+  last.FromPeer(test, {});
+  EXPECT_TRUE(Take<SendUp>(last).empty()) << "the activations have not arrived";
+  last.ActivationsArrived(kPipeline, kTestStep, SomeActivations());
+  const auto sent = Take<SendUp>(last);
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(std::get<StepDone>(sent[0].message).result.id, kTestStep);
+  last.FromPeer(Step(1), {});
+  last.ActivationsArrived(kPipeline, StepId(1), SomeActivations());
+  EXPECT_TRUE(last.NextBatch({}));
+}
+
 // After a failed step the stage's tables are wrong, so all later steps would fail.
 TEST(WorkerCore, AFailedPartBreaksItsPipelineAtEveryHop) {
   for (int hop : {0, 1}) {

@@ -40,7 +40,7 @@ void WorkerHost::Close() {
   {
     MutexLock lock(mutex_);
     if (std::exchange(stopping_, true)) return;
-    for (const auto& [shard, abort] : aborts_) abort("this worker is stopping");
+    for (const auto& [shard, group] : groups_) group.abort("this worker is stopping");
   }
   compute_.notify_all();
   load_.notify_all();
@@ -110,7 +110,14 @@ void WorkerHost::SetNotice(std::optional<MachineNotice> notice) {
 
 Heartbeat WorkerHost::MakeHeartbeat() {
   MutexLock lock(mutex_);
-  return core_.MakeHeartbeat(clock_.Now());
+  const Time now = clock_.Now();
+  Heartbeat beat = core_.MakeHeartbeat(now);
+  const bool taken_up = !computing_since_ || !computing_.empty();
+  if (!taken_up) beat.still_ms = (now - *computing_since_).ns / 1'000'000;
+  beat.waits_for_ranks = core_.batch_running() && std::ranges::any_of(groups_, [](const auto& g) {
+                           return g.second.waits && g.second.waits();
+                         });
+  return beat;
 }
 
 bool WorkerHost::welcomed() const {
@@ -258,7 +265,7 @@ void WorkerHost::Load() {
       stages_[shard] = std::make_shared<stage::ActivationCachingStage>(
           std::move(loaded.stage), ActivationCacheBytesFor(loaded.facts));
     }
-    if (loaded.abort) aborts_[shard] = std::move(loaded.abort);
+    if (loaded.abort) groups_[shard] = {std::move(loaded.abort), std::move(loaded.waits)};
     if (loaded.identity) core_.Identify(std::move(*loaded.identity));
     core_.LoadEnded(loaded.facts, limits);
     Flush();
@@ -312,14 +319,14 @@ void WorkerHost::Do(StartLoad& action) {
 // Aborting the group first, because a batch that waits for a lost rank would block the compute
 // thread.
 void WorkerHost::Do(DropShard& action) {
-  if (auto abort = aborts_.extract(action.shard)) abort.mapped()("the stage was unloaded");
+  if (auto group = groups_.extract(action.shard)) group.mapped().abort("the stage was unloaded");
   ++drops_;
   pipeline_work_.push_back(action);
 }
 
 void WorkerHost::Do(AbortGroup& action) {
-  const auto abort = aborts_.find(action.shard);
-  if (abort != aborts_.end()) abort->second(action.reason);
+  const auto group = groups_.find(action.shard);
+  if (group != groups_.end()) group->second.abort(action.reason);
 }
 
 void WorkerHost::Do(StartPipeline& action) {

@@ -31,6 +31,7 @@ struct LoadedShard {
   std::optional<WorkerIdentity> identity;  // set if the worker had none before this load
   // Ends waits for other ranks (net::Collective::Abort); empty for a stage with one rank.
   std::function<void(std::string_view why)> abort;
+  std::function<bool()> waits;  // net::Collective::Waits; empty for a stage with one rank
 };
 // Called with numbers of bytes; `total` is 0 while it is not known. False: the shard is no longer
 // wanted.
@@ -108,6 +109,10 @@ class WorkerHost {
   size_t pipelines() const;
 
  private:
+  struct RankGroup {  // as of LoadedShard
+    std::function<void(std::string_view why)> abort;
+    std::function<bool()> waits;
+  };
   struct LoadJob {
     LoadShard load;
     std::shared_ptr<stage::Stage> same;  // kept alive: its shard may be dropped before the load
@@ -144,7 +149,7 @@ class WorkerHost {
   CondVar compute_, load_;
   WorkerCore core_ MR_GUARDED_BY(mutex_);
   std::map<ShardId, std::shared_ptr<stage::ActivationCachingStage>> stages_ MR_GUARDED_BY(mutex_);
-  std::map<ShardId, std::function<void(std::string_view)>> aborts_ MR_GUARDED_BY(mutex_);
+  std::map<ShardId, RankGroup> groups_ MR_GUARDED_BY(mutex_);      // of shards with several ranks
   std::shared_ptr<GrammarSource> grammars_ MR_GUARDED_BY(mutex_);  // null until there is a table
   // Work for the compute thread.
   std::deque<std::variant<StartPipeline, DropPipeline, DropShard>> pipeline_work_

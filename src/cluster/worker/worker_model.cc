@@ -222,6 +222,7 @@ Status Loader::MakeStage(const LoadShard& load, const Known* known, const ShardP
   loaded.stage = model;
   if (!group) return OkStatus();
   loaded.abort = [group](std::string_view why) { group->Abort(why); };
+  loaded.waits = [group] { return group->Waits(); };
   loaded.stage = std::make_shared<RankStage>(model, std::move(group));
   return OkStatus();
 }

@@ -1,11 +1,57 @@
 // What a worker keeps of an earlier session.
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <string>
+#include <utility>
+
 #include "cluster/worker/testing_core.h"
 #include "cluster/worker/worker_core.h"
 
 namespace millrace::cluster {
 namespace {
+
+// The reason why the worker ends the session with a controller that greets it; "": it follows.
+std::string Greets(WorkerCore& core, int term, std::optional<std::string> store, Time now) {
+  core.SessionUp(now);
+  core.FromController({Welcome{WorkerId(1),
+                               Term(static_cast<uint64_t>(term)),
+                               Duration::Seconds(0.25),
+                               {},
+                               std::move(store)}},
+                      now);
+  const auto ends = Take<EndSession>(core);
+  if (ends.empty()) core.SessionDown(now);
+  return ends.empty() ? "" : ends.front().reason;
+}
+
+TEST(WorkerCore, FollowsNoControllerThatWasReplaced) {
+  WorkerCore core({});
+  EXPECT_EQ(Greets(core, 8, "a", {}), "");
+  EXPECT_EQ(Greets(core, 7, "a", {}), "the controller of term 7 was replaced by the one of term 8");
+  EXPECT_NE(Greets(core, 7, std::nullopt, {}), "") << "an earlier version does not say its store";
+  EXPECT_EQ(Greets(core, 9, "a", {}), "");
+}
+
+// The cluster's store was lost, so its terms begin again.
+TEST(WorkerCore, TermsOfAnotherStoreAreNotCompared) {
+  WorkerCore core({});
+  EXPECT_EQ(Greets(core, 8, "a", {}), "");
+  EXPECT_EQ(Greets(core, 1, "b", {}), "");
+  EXPECT_EQ(Greets(core, 1, "", {}), "") << "without a store";
+}
+
+// The store was restored from a backup: its terms begin again, and its identity is the same.
+TEST(WorkerCore, FollowsAnOlderTermThatLasts) {
+  WorkerCore core({});
+  const auto at = [](double s) { return Time{} + Duration::Seconds(s); };
+  EXPECT_EQ(Greets(core, 8, "a", at(0)), "");
+  EXPECT_NE(Greets(core, 3, "a", at(1)), "");
+  EXPECT_EQ(Greets(core, 8, "a", at(9)), "") << "the newer controller is there";
+  EXPECT_NE(Greets(core, 3, "a", at(12)), "");
+  EXPECT_NE(Greets(core, 3, "a", at(21)), "");
+  EXPECT_EQ(Greets(core, 3, "a", at(22)), "");
+}
 
 // Shards outlive a session, but their number does not grow with the number of sessions.
 TEST(WorkerCore, DropsShardsOfEarlierSessions) {

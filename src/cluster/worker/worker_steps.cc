@@ -62,6 +62,7 @@ void WorkerCore::On(PipelineStep& message, Time) {
   if (message.returns > pipeline.returns) pipeline.early.emplace(message.plan->id, message.returns);
   Forward(pipeline, message);
   pipeline.steps.push_back(std::move(message.plan));
+  PassTest(message.pipeline, pipeline);
 }
 
 void WorkerCore::Forward(const Pipeline& pipeline, const PipelineStep& step) {
@@ -107,6 +108,7 @@ void WorkerCore::ActivationsArrived(PipelineId id, StepId step, ActivationBytes 
     return Break(id, pipeline, InvalidArgument("unexpected activations"), std::nullopt);
   }
   pipeline.inputs.try_emplace(step, std::move(activations));
+  PassTest(id, pipeline);
 }
 
 void WorkerCore::On(BatchOrder& message, Time) {
@@ -225,6 +227,16 @@ void WorkerCore::Take(PipelineId id, Pipeline& pipeline, ReadyBatch& batch) {
   if (pipeline.first()) return;
   auto input = pipeline.inputs.extract(part.plan->id);
   part.input = std::move(input.mapped());
+}
+
+// A test step goes the way of the others, and waits for no batch.
+void WorkerCore::PassTest(PipelineId id, Pipeline& pipeline) {
+  if (pipeline.steps.empty() || !pipeline.steps.front()->IsTest() || !HasNext(pipeline)) return;
+  ReadyBatch alone;
+  Take(id, pipeline, alone);
+  PartOutput nothing;
+  nothing.result.id = kTestStep;
+  SendOutput(pipeline, alone.parts.front(), nothing);
 }
 
 void WorkerCore::BatchEnded(const Status& status, std::vector<PartOutput> outputs, Time now) {

@@ -49,6 +49,7 @@ class ScriptedWorkers : public ::testing::Test {
     return plan;
   }
   void Start(ControllerOptions options) {
+    tested_.clear();
     c_ = std::move(ControllerCore::Create(std::move(options))).value();
   }
   void Start(Plan plan) {
@@ -79,12 +80,15 @@ class ScriptedWorkers : public ::testing::Test {
 
   Status Submit(uint64_t id, int prompt_tokens = 10, int n = 1,
                 std::optional<int> max_tokens = std::nullopt) {
-    sched::NewRequest request{.id = RequestId(id)};
-    request.prompt = std::make_shared<const std::vector<TokenId>>(prompt_tokens, 5);
     SamplingParams params;
     params.n = n;
     params.max_tokens = max_tokens;
-    request.params = std::make_shared<const SamplingParams>(params);
+    return SubmitAs(id, std::move(params), prompt_tokens);
+  }
+  Status SubmitAs(uint64_t id, SamplingParams params, int prompt_tokens = 10) {
+    sched::NewRequest request{.id = RequestId(id)};
+    request.prompt = std::make_shared<const std::vector<TokenId>>(prompt_tokens, 5);
+    request.params = std::make_shared<const SamplingParams>(std::move(params));
     Status submitted = c_->Submit(std::move(request), now_);
     Settle();
     return submitted;
@@ -98,7 +102,9 @@ class ScriptedWorkers : public ::testing::Test {
       for (const WorkerStatus& worker : c_->Describe(now_).workers) {
         const uint64_t number = std::stoull(worker.name.substr(1));
         if (silent.contains(number)) continue;
-        Heartbeat beat{.incarnation = Incarnation(number * 10), .sequence = ++beats_};
+        Heartbeat beat = beat_of_.contains(number) ? beat_of_.at(number) : Heartbeat{};
+        beat.incarnation = Incarnation(number * 10);
+        beat.sequence = ++beats_;
         c_->Beat(ConnectionId(number), beat, now_);
       }
       Settle();
@@ -130,10 +136,14 @@ class ScriptedWorkers : public ::testing::Test {
       for (const SequenceStep& s : ended.plan->sequences) {
         result.sequences.push_back({.id = s.id, .token = 9});
       }
-      c_->Receive(ConnectionId(worker), StepDone{ended.pipeline, std::move(result)}, now_);
-      return Settle();
+      return Answer(ended.pipeline, std::move(result));
     }
     FAIL() << "no step is in flight at worker " << worker;
+  }
+  // The worker that answers the pipeline's steps answers one.
+  void Answer(PipelineId pipeline, StepResult result) {
+    c_->Receive(ConnectionId(answers_.at(pipeline)), StepDone{pipeline, std::move(result)}, now_);
+    Settle();
   }
   void EndPull(size_t index, Status status = OkStatus()) {
     ASSERT_LT(index, pulls_.size());
@@ -170,9 +180,13 @@ class ScriptedWorkers : public ::testing::Test {
   double pull_seconds_ = 0;
   Time now_;
   std::map<uint64_t, Status> load_fails_;  // by worker: its later loads fail with this status
+  std::map<uint64_t, Heartbeat> beat_of_;  // by worker: what its heartbeats say
+  std::set<uint64_t> open_hangs_;          // workers that do not open pipelines
   std::set<uint64_t> load_hangs_;          // workers whose later loads do not end
+  bool tests_hang_ = false;                // test steps do not come back
   Sent<LoadShard> loads_;
   Sent<PipelineStep> steps_;
+  std::map<PipelineId, uint64_t> answers_;  // the worker that answers its steps
   Sent<PullKv> pulls_;
   Sent<ExportKv> exported_;
   Sent<ProbeLink> probes_;
@@ -192,9 +206,16 @@ class ScriptedWorkers : public ::testing::Test {
       }
       c_->Receive(ConnectionId(worker), loaded, now_);
     } else if (auto* open = std::get_if<OpenPipeline>(&message)) {
+      answers_[open->pipeline] = open->hops.back().ranks.front().incarnation.value() / 10;
+      if (open_hangs_.contains(worker)) return;
       c_->Receive(ConnectionId(worker), PipelineOpened{open->pipeline}, now_);
     } else if (auto* step = std::get_if<PipelineStep>(&message)) {
-      steps_.emplace_back(worker, std::move(*step));
+      if (!step->plan->IsTest()) {
+        steps_.emplace_back(worker, std::move(*step));
+      } else if (!tests_hang_ && tested_.insert(step->pipeline).second) {
+        c_->Receive(ConnectionId(answers_.at(step->pipeline)),
+                    StepDone{step->pipeline, {.id = kTestStep}}, now_);
+      }
     } else if (auto* pull = std::get_if<PullKv>(&message)) {
       pulls_.emplace_back(worker, std::move(*pull));
     } else if (auto* exported = std::get_if<ExportKv>(&message)) {
@@ -206,6 +227,7 @@ class ScriptedWorkers : public ::testing::Test {
     }
   }
 
+  std::set<PipelineId> tested_;  // whose test step has come back
   uint64_t beats_ = 0;
 };
 
