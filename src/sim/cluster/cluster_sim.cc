@@ -85,7 +85,8 @@ cluster::ControllerOptions ControllerOptionsOf(const ClusterSimOptions& options,
     }
   }
   AsOneWorkerEach(*o.plan);
-  o.stuck_limit = o.first_batch_limit = kNever;
+  o.stuck_limit = o.first_batch_limit = o.still_limit = kNever;
+  o.steps.least = o.steps.open = kNever;
   o.waiting_limit = kNever;
   return o;
 }

@@ -125,7 +125,8 @@ void ClusterSim::Do(cluster::SendToWorker& action) {
   const int place = session->second;
   double bytes = 0;
   Duration delay;
-  if (const auto* step = std::get_if<PipelineStep>(&action.message)) {
+  const auto* step = std::get_if<PipelineStep>(&action.message);
+  if (step != nullptr && !step->plan->IsTest()) {
     ++steps_;
     bytes = options_.token_bytes * static_cast<double>(step->plan->tokens.size());
     delay = DelayOf(*step->plan);

@@ -41,6 +41,7 @@ void AddTo(LabReport& sum, const LabReport& one) {
   c.joins += o.joins;
   c.joins_refused += o.joins_refused;
   c.workers_lost += o.workers_lost;
+  c.workers_still += o.workers_still;
   c.plans_given_up += o.plans_given_up;
   c.leases_renewed += o.leases_renewed;
   c.drained_finished += o.drained_finished;

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/rng.h"
+#include "stage/hash_grammar.h"
 
 namespace millrace::sim::fault {
 namespace {
@@ -33,6 +35,7 @@ void Add(ControllerTotals& totals, const cluster::ControllerCounters& c) {
   totals.joins += c.joins;
   totals.joins_refused += c.joins_refused;
   totals.workers_lost += c.workers_lost;
+  totals.workers_still += c.workers_still;
   totals.plans_given_up += c.plans_given_up;
   totals.leases_renewed += c.leases_renewed;
   totals.drained_finished += c.drained_finished;
@@ -53,14 +56,25 @@ ControllerProcess::ControllerProcess(const Scenario& scenario, Clients& clients,
 cluster::ControllerOptions ControllerProcess::Options() const {
   cluster::ControllerOptions o;
   o.term = Term(term_);
+  o.store = fmt::format("store {}", store_);
+  // Ids contain the term, so they must differ although it comes again.
+  if (store_ > 0) o.last_id = Mix64(scenario_.seed ^ store_) >> (65 - cluster::IdSource::kIdBits);
   o.model = "hash";
   o.num_layers = scenario_.model.num_layers;
   o.scheduler = scenario_.scheduler;
+  o.scheduler.check_results = {scenario_.model.vocab_size,
+                               static_cast<int>(stage::HashModel::Numbers(0).size()),
+                               std::make_shared<stage::HashGrammars>(scenario_.model.vocab_size)};
   o.token_table = {"of the hash model", std::make_shared<const std::string>("none")};
   o.shape = scenario_.shape;
   o.plan = scenario_.plan;
   o.heartbeat_every = kTick;
   o.first_batch_limit = Duration::Seconds(5);
+  o.still_limit = Duration::Seconds(3);
+  o.steps = {.least = Duration::Seconds(4),
+             .first = Duration::Seconds(6),
+             .grace = Duration::Seconds(0.5),
+             .open = Duration::Seconds(10)};
   o.identity.model_fingerprint = Scenario::kModelFingerprint;
   o.cross_class_replay = scenario_.cross_class_replay;
   if (scenario_.classes > 1) o.waiting_limit = kWaitingLimitOfClasses;
@@ -91,6 +105,13 @@ void ControllerProcess::Kill() {
   sessions_.clear();
   session_of_.clear();
   pipelines_.clear();
+}
+
+void ControllerProcess::LoseStore() {
+  ++store_;
+  term_ = 0;
+  newest_worker_ = {};
+  newest_pipeline_ = {};
 }
 
 ControllerTotals ControllerProcess::Totals() const {

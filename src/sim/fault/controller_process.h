@@ -21,7 +21,8 @@ namespace millrace::sim::fault {
 struct ControllerTotals {
   uint64_t pipelines_lost = 0, pipelines_opened = 0, replays = 0, moves = 0, moves_failed = 0;
   uint64_t fetched = 0, computed_in_part = 0;
-  uint64_t failed_by_losses = 0, stale = 0, joins = 0, joins_refused = 0, workers_lost = 0;
+  uint64_t failed_by_losses = 0, stale = 0, joins = 0, joins_refused = 0, workers_lost = 0,
+           workers_still = 0;
   uint64_t plans_given_up = 0, leases_renewed = 0;
   uint64_t drained_finished = 0, drained_replayed = 0;
 };
@@ -32,6 +33,8 @@ class ControllerProcess {
 
   void Start();  // with the next term; reads the journal
   void Kill();
+  // The next controller's store is another one, in which terms begin again.
+  void LoseStore();
   bool alive() const { return controller_ != nullptr; }
 
   void Deliver(Delivery delivery);
@@ -65,6 +68,7 @@ class ControllerProcess {
   std::unique_ptr<cluster::ControllerCore> controller_;
   std::optional<LabAutopilot> autopilot_;
   uint64_t term_ = 0;
+  uint64_t store_ = 0;                      // how often it was lost
   std::set<NetworkConnectionId> sessions_;  // welcomed and not ended
   std::map<Incarnation, NetworkConnectionId> session_of_;
   std::set<PipelineId> pipelines_;  // opened and not closed, according to sent messages

@@ -241,6 +241,21 @@ void Lab::Stop(int place, bool stop) {
   network_.Stop(place, false, now_);
 }
 
+void Lab::Pause(size_t fault) {
+  for (int place = 0; place < std::ssize(processes_); ++place) {
+    const bool runs = place == 0 ? controller_.alive() : processes_[place].worker != nullptr;
+    if (!runs) continue;
+    paused_[fault].emplace_back(place, processes_[place].life);
+    Stop(place, true);
+  }
+}
+
+void Lab::Resume(size_t fault) {
+  for (const auto& [place, life] : paused_[fault]) {
+    if (processes_[place].life == life) Stop(place, false);
+  }
+}
+
 void Lab::Inject(size_t index) {
   const Fault& f = scenario_.faults[index];
   Process& victim = processes_[f.a];
@@ -249,6 +264,7 @@ void Lab::Inject(size_t index) {
   ++report_.faults[static_cast<size_t>(f.kind)];
   switch (f.kind) {
     case FaultKind::kKill:
+    case FaultKind::kTwoLosses:
     case FaultKind::kVanish: Kill(f.a, f.kind == FaultKind::kVanish); break;
     case FaultKind::kStop:
       if (!victim.worker) return;
@@ -256,6 +272,9 @@ void Lab::Inject(size_t index) {
       break;
     case FaultKind::kHangCompute:
       if (victim.worker) victim.worker->HangCompute(f.extra);
+      return;
+    case FaultKind::kStill:
+      if (victim.worker) victim.worker->StandStill(f.lasts);
       return;
     case FaultKind::kCut: network_.Cut(f.b, f.a, now_); [[fallthrough]];
     case FaultKind::kCutOneWay: network_.Cut(f.a, f.b, now_); break;
@@ -297,6 +316,8 @@ void Lab::Inject(size_t index) {
       life = processes_[0].life;
       Stop(0, true);
       break;
+    case FaultKind::kPause: Pause(index); break;
+    case FaultKind::kRestoredStore: controller_.LoseStore(); [[fallthrough]];
     case FaultKind::kRestartController: Kill(0, false); break;
   }
   fault_life_[index] = life;
@@ -321,6 +342,7 @@ void Lab::Heal(size_t index) {
   const uint64_t life = fault_life_[index];
   switch (f.kind) {
     case FaultKind::kKill:
+    case FaultKind::kTwoLosses:
     case FaultKind::kVanish: return ReviveLater(f.a, {});
     case FaultKind::kStop:
       if (processes_[f.a].life == life) Stop(f.a, false);
@@ -337,6 +359,8 @@ void Lab::Heal(size_t index) {
       if (f.withdrawn) return Withdraw(index);
       Kill(f.a, true);
       return ReviveLater(f.a, kRestartAfter);
+    case FaultKind::kPause: return Resume(index);
+    case FaultKind::kRestoredStore:
     case FaultKind::kRestartController: return ReviveLater(0, {});
     default: return;
   }

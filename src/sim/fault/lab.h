@@ -4,10 +4,12 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "sim/event_queue.h"
@@ -83,6 +85,8 @@ class Lab : private World {
   void OnTimer(Event& event);
   void Inject(size_t index);
   void Heal(size_t index);
+  void Pause(size_t fault);
+  void Resume(size_t fault);
   void Withdraw(size_t fault);
   void StartWorker(int place, const std::string& name);
   void Kill(int place, bool quietly);
@@ -123,6 +127,7 @@ class Lab : private World {
   uint64_t audits_ = 0;
   std::optional<Violation> violation_;
   bool ending_ = false, done_ = false;
+  std::map<size_t, std::vector<std::pair<int, uint32_t>>> paused_;  // places and lives, by fault
   std::unordered_map<size_t, uint64_t> fault_life_;  // of the victim, at the time of the fault
   LabReport report_;
 };

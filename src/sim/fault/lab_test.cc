@@ -104,6 +104,23 @@ TEST_F(FaultLab, EachKindOfFaultAlone) {
   }
 }
 
+TEST_F(FaultLab, WorkersThatStandStillAreReplaced) {
+  const CampaignResult result = Campaign(
+      {.first_seed = 9000, .count = 150, .scenario = {.faults = 3, .only = FaultKind::kStill}});
+  EXPECT_FALSE(result.broken_seed) << Describe(result);
+  EXPECT_GT(result.totals.controller.workers_still, 40u);
+}
+
+TEST_F(FaultLab, LossesCloseTogetherPausesAndLostStores) {
+  for (const FaultKind kind :
+       {FaultKind::kTwoLosses, FaultKind::kPause, FaultKind::kRestoredStore}) {
+    const CampaignResult result =
+        Campaign({.first_seed = 9500, .count = 150, .scenario = {.faults = 2, .only = kind}});
+    EXPECT_FALSE(result.broken_seed) << FaultName(kind) << ", " << Describe(result);
+    EXPECT_GE(result.totals.faults[static_cast<size_t>(kind)], 250u) << FaultName(kind);
+  }
+}
+
 TEST_F(FaultLab, NothingCrossesBitClasses) {
   const CampaignResult result =
       Campaign({.first_seed = 1, .count = 300, .scenario = {.two_classes = true}});

@@ -33,6 +33,10 @@ constexpr std::array<KindTraits, kFaultKinds> kKinds = {{
     {"plan", 2, 0, 0},
     {"stop-controller", 2, 50, 6000},
     {"restart-controller", 2, 100, 1500},
+    {"still", 0, 500, 9000},  // this and the others are drawn separately
+    {"two-losses", 0, 100, 1500},
+    {"pause", 0, 500, 9000},
+    {"restored-store", 0, 100, 1500},
 }};
 
 Time Between(Rng& rng, Time from, Time until) { return {rng.Between(from.ns, until.ns)}; }
@@ -67,6 +71,35 @@ Fault MakeFault(Rng& rng, const Scenario& s, std::optional<FaultKind> only) {
   f.extra = Duration::Millis(f.kind == FaultKind::kHangCompute ? rng.Between(500, 12000)
                                                                : rng.Between(5, 400));
   return f;
+}
+
+// Kinds that came later. They are not drawn with the others, so that the other schedules stay the
+// same.
+void AddRareFaults(uint64_t seed, Scenario& s) {
+  if (Mix64(seed ^ 0x7374696c6c) % 6 == 1) {
+    Rng own(Mix64(seed ^ 0x7374696c6d));
+    s.faults.push_back(MakeFault(own, s, FaultKind::kStill));
+  }
+  constexpr FaultKind kKindsOfTheirOwn[] = {FaultKind::kTwoLosses, FaultKind::kPause,
+                                            FaultKind::kRestoredStore};
+  const uint64_t pick = Mix64(seed ^ 0x72617265) % 18;
+  if (pick >= std::size(kKindsOfTheirOwn)) return;
+  Rng own(Mix64(seed ^ 0x72617266));
+  s.faults.push_back(MakeFault(own, s, kKindsOfTheirOwn[pick]));
+}
+
+// The second of two losses, of another worker if there is one.
+void AddSecondLosses(uint64_t seed, Scenario& s) {
+  const size_t drawn = s.faults.size();
+  for (size_t i = 0; i < drawn; ++i) {
+    if (s.faults[i].kind != FaultKind::kTwoLosses || s.workers < 2) continue;
+    const uint64_t own = Mix64(seed ^ (0x74776f + i));
+    Fault second = s.faults[i];
+    second.a =
+        1 + (second.a + static_cast<int>(own % static_cast<uint64_t>(s.workers - 1))) % s.workers;
+    second.at = second.at + Duration::Micros(static_cast<int64_t>(own % 100'000));
+    s.faults.push_back(second);
+  }
 }
 
 // Adds a chain of stages with these layers, each of `tp` workers.
@@ -339,6 +372,8 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
     // Before the worker has left, mostly: that takes milliseconds.
     s.faults[i].lasts = Duration::Micros(static_cast<int64_t>(Mix64(own) % 60'000));
   }
+  if (!options.faults && !options.only) AddRareFaults(seed, s);
+  AddSecondLosses(seed, s);
   s.tight_memory = Mix64(seed ^ 0x746967687400) % 8 == 3;
   if (s.workers >= 3 && s.shape.tensor_parallel == 1 && Mix64(seed ^ 0x726f75746564) % 3 == 1) {
     s.plan = MakeRoutedPlan(Mix64(seed), s);

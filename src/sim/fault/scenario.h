@@ -38,8 +38,12 @@ enum class FaultKind : uint8_t {
   kPlan,               // an operator applies another plan
   kStopController,     // the controller is stopped for a while
   kRestartController,  // or dies; its successor reads the journal
+  kStill,              // a worker's computing thread stands still, its heartbeats continue
+  kTwoLosses,          // two workers die within 100 ms: two faults of this kind
+  kPause,              // the controller and all workers are stopped for a while, as by their host
+  kRestoredStore,      // the controller dies; its successor's store has lost the terms so far
 };
-inline constexpr int kFaultKinds = 16;
+inline constexpr int kFaultKinds = 20;
 std::string_view FaultName(FaultKind kind);
 
 struct Fault {

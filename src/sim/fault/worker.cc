@@ -26,8 +26,21 @@ Worker::Worker(WorkerOptions options, World& world)
 
 void Worker::Start() { Dial(); }
 
+void Worker::StandStill(Duration lasts) {
+  still_until_ = std::max(still_until_, world_.now() + lasts);
+  world_.Timer(options_.place, still_until_ - world_.now(), TimerKind::kMoves, 0);
+}
+
+Heartbeat Worker::MakeHeartbeat() {
+  Heartbeat beat = core_.MakeHeartbeat(world_.now());
+  if (woken_ && !batch_) beat.still_ms = (world_.now() - *woken_).ns / 1'000'000;
+  beat.waits_for_ranks = batch_ && RanksNeeded() > 1 && !met_ && !still();
+  return beat;
+}
+
 void Worker::Dial() {
   if (exited_ || session_) return;
+  if (still()) return world_.Timer(options_.place, kDialAgain, TimerKind::kDial, 0);
   session_ = world_.network().Connect(options_.place, 0, Channel::kSession, world_.now());
   heartbeat_ = world_.network().Connect(options_.place, 0, Channel::kHeartbeat, world_.now());
   ++sessions_;
@@ -89,8 +102,7 @@ void Worker::OnTimer(TimerKind kind, uint64_t x) {
     case TimerKind::kDial: return Dial();
     case TimerKind::kHeartbeat:
       if (x != sessions_ || !session_) return;
-      world_.network().Send(*heartbeat_, options_.place, core_.MakeHeartbeat(world_.now()), 48,
-                            world_.now());
+      world_.network().Send(*heartbeat_, options_.place, MakeHeartbeat(), 48, world_.now());
       return world_.Timer(options_.place, core_.heartbeat_every(), TimerKind::kHeartbeat, x);
     case TimerKind::kLoaded: {
       const ShardId id(x);
@@ -115,12 +127,18 @@ void Worker::OnTimer(TimerKind kind, uint64_t x) {
                       stages_.at(id)->limits());
       return Settle();
     }
+    case TimerKind::kMoves:
+      if (still()) return;
+      woken_.reset();
+      return Settle();
     case TimerKind::kPipelineStarted:
+      if (still()) return world_.Timer(options_.place, still_until_ - world_.now(), kind, x);
       core_.PipelineStarted(PipelineId(x), OkStatus());
       return Settle();
     case TimerKind::kBatchDone:
     case TimerKind::kCollectiveDeadline:
       if (!batch_ || x != batch_number_) return;
+      if (still()) return world_.Timer(options_.place, still_until_ - world_.now(), kind, x);
       return OnBatchTimer(kind);
     case TimerKind::kPull:
       if (const auto pull = pulls_.find(TransferId(x)); pull != pulls_.end()) {
@@ -143,7 +161,8 @@ void Worker::Settle() {
     actions_.clear();
     core_.TakeActions(actions_);
     if (actions_.empty()) {
-      if (batch_ || exited_) return;
+      if (still() && !woken_) woken_ = world_.now();
+      if (batch_ || exited_ || still()) return;
       batch_ = core_.NextBatch(world_.now());
       if (batch_) {
         StartBatch();

@@ -50,6 +50,8 @@ class Worker {
   void OnTimer(TimerKind kind, uint64_t x);
   // The current batch, or the next one, takes this much longer (a device that hangs).
   void HangCompute(Duration extra) { compute_extra_ = extra; }
+  // Its computing thread does nothing for this long. Other threads go on.
+  void StandStill(Duration lasts);
   void SetNotice(std::optional<MachineNotice> notice);
 
   Incarnation incarnation() const { return options_.incarnation; }
@@ -85,6 +87,8 @@ class Worker {
     friend auto operator<=>(const PeerKey&, const PeerKey&) = default;
   };
 
+  bool still() const { return world_.now() < still_until_; }
+  Heartbeat MakeHeartbeat();
   void Dial();
   void LoseSession();
   void Settle();  // performs actions of the core, then the next batch
@@ -147,6 +151,8 @@ class Worker {
   std::optional<std::vector<cluster::PartOutput>> outputs_;  // computed together with another
                                                              // rank's
   Duration compute_extra_;
+  Time still_until_;           // of its computing thread
+  std::optional<Time> woken_;  // when that thread got something to do, while it stands still
   std::vector<cluster::WorkerAction> drops_;  // delayed until the batch has ended
 
   cluster::KvExports kv_;  // KV that other workers may pull

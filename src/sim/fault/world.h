@@ -22,6 +22,7 @@ enum class TimerKind : uint8_t {
   kBatchDone,
   kCollectiveDeadline,
   kPull,
+  kMoves,    // the computing thread moves again
   kTick,     // of the controller
   kRestart,  // a supervisor restarts the process
 };
