@@ -160,6 +160,23 @@ TEST(Workload, OrcaIsUniformIn32To512And1To128) {
   EXPECT_NEAR(output / 20000, 64.5, 1);
 }
 
+TEST(Workload, DefaultLengthsFitIntoASmallContext) {
+  const auto fitted = [](int tokens, bool input_given, bool output_given, WorkloadOptions options) {
+    const bool lowered = FitLengths(tokens, input_given, output_given, options);
+    EXPECT_EQ(lowered, options.input_len != 1024 || options.output_len != 128);
+    return std::pair(options.input_len, options.output_len);
+  };
+  EXPECT_EQ(fitted(1152, false, false, {}), std::pair(1024, 128));
+  EXPECT_EQ(fitted(1024, false, false, {}), std::pair(896, 128));
+  EXPECT_EQ(fitted(100, false, false, {}), std::pair(68, 32));
+  EXPECT_EQ(fitted(1024, true, false, {}), std::pair(1024, 1)) << "the server refuses it";
+  EXPECT_EQ(fitted(1024, false, true, {}), std::pair(896, 128));
+  EXPECT_EQ(fitted(100, true, true, {}), std::pair(1024, 128));
+  EXPECT_EQ(fitted(1024, false, false, {.prefix_len = 100}), std::pair(796, 128));
+  EXPECT_EQ(fitted(1024, false, false, {.range_ratio = 0.5}), std::pair(554, 128));
+  EXPECT_EQ(fitted(100, false, false, {.dataset = DatasetName::kOrca}), std::pair(1024, 128));
+}
+
 TEST(Workload, PrefixesAreRepeatedEquallyOftenInADrawnOrder) {
   WorkloadOptions options;
   options.dataset = DatasetName::kPrefixRepetition;

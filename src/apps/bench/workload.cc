@@ -216,6 +216,30 @@ std::vector<RateChange> RateChanges(const RampUp& ramp, const std::vector<BenchR
   return changes;
 }
 
+bool FitLengths(int tokens, bool input_given, bool output_given, WorkloadOptions& options) {
+  if (options.dataset != DatasetName::kRandom) return false;
+  const auto longest = [&](int length) { return Around(length, options.range_ratio).high; };
+  const auto fits = [&] {
+    return longest(options.input_len) + longest(options.output_len) + options.prefix_len <= tokens;
+  };
+  bool lowered = false;
+  // Halves the output only if it would take most of the context.
+  while (!output_given && !fits() && longest(options.output_len) > tokens / 2 &&
+         options.output_len > 1) {
+    options.output_len /= 2;
+    lowered = true;
+  }
+  while (!input_given && !fits() && options.input_len > 1) {
+    --options.input_len;
+    lowered = true;
+  }
+  while (!output_given && !fits() && options.output_len > 1) {
+    --options.output_len;
+    lowered = true;
+  }
+  return lowered;
+}
+
 Result<std::vector<BenchRequest>> MakeWorkload(const WorkloadOptions& options) {
   std::vector<BenchRequest> requests;
   switch (options.dataset) {

@@ -53,6 +53,11 @@ struct BenchRequest {
   double arrival_s = 0;  // from the start of the run
 };
 
+// Lowers the lengths of kRandom that were not given, so that every request fits into a context of
+// `tokens`: first the input's, to at least one token, then the output's. `input_given` and
+// `output_given` keep theirs. Other workloads stay as they are. True: something was lowered.
+bool FitLengths(int tokens, bool input_given, bool output_given, WorkloadOptions& options);
+
 // With an infinite rate, kTrace replays the recorded times; with a finite rate, it stretches them
 // to that mean rate. Other workloads arrive by ArrivalTimes().
 Result<std::vector<BenchRequest>> MakeWorkload(const WorkloadOptions& options);

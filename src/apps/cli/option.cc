@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cmath>
 
+#include "base/host_port.h"
 #include "base/log.h"
 #include "base/suggest.h"
 #include "base/units.h"
@@ -57,6 +58,10 @@ Option BoundReal(std::string name, std::string value_name, T* target, double min
   };
   return option;
 }
+
+// A default as a person would write it: 30 seconds that were computed from nanoseconds are "30",
+// not "30.000000000000004".
+std::string DefaultText(double value) { return fmt::format("{:.12g}", value); }
 
 Result<bool> ParseBool(const std::string& text) {
   std::string lower;
@@ -119,7 +124,7 @@ Option SeedOption(std::string name, std::optional<uint64_t>* target) {
 Option RealOption(std::string name, std::string value_name, double* target, double min,
                   double max) {
   Option option = BoundReal(std::move(name), std::move(value_name), target, min, max);
-  option.default_text = FormatReal(*target);
+  option.default_text = DefaultText(*target);
   return option;
 }
 
@@ -152,6 +157,39 @@ Option TextListOption(std::string name, std::string value_name, std::vector<std:
       if (value.empty()) return InvalidArgument("must not hold an empty value");
     }
     *target = values;
+    return OkStatus();
+  };
+  return option;
+}
+
+Option HostOption(std::string name, std::string value_name, std::string* target) {
+  Option option = TextOption(std::move(name), std::move(value_name), target);
+  option.set = [target](const std::vector<std::string>& values) {
+    MR_ASSIGN_OR_RETURN(*target, ParseHost(values.back()));
+    return OkStatus();
+  };
+  return option;
+}
+
+Option AddressOption(std::string name, std::string value_name, std::string* target) {
+  Option option = TextOption(std::move(name), std::move(value_name), target);
+  option.set = [target](const std::vector<std::string>& values) {
+    MR_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(values.back()));
+    *target = address.ToString();
+    return OkStatus();
+  };
+  return option;
+}
+
+Option AddressOption(std::string name, std::string value_name, std::vector<std::string>* target) {
+  Option option = TextListOption(std::move(name), std::move(value_name), target);
+  option.set = [target](const std::vector<std::string>& values) {
+    std::vector<std::string> addresses;
+    for (const std::string& value : values) {
+      MR_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(value));
+      addresses.push_back(address.ToString());
+    }
+    *target = std::move(addresses);
     return OkStatus();
   };
   return option;

@@ -61,6 +61,11 @@ Option RealOption(std::string name, std::string value_name, std::optional<double
                   double min, double max);
 Option TextOption(std::string name, std::string value_name, std::string* target);
 Option TextListOption(std::string name, std::string value_name, std::vector<std::string>* target);
+// A host alone, in every spelling of base/host_port.h; stored without brackets.
+Option HostOption(std::string name, std::string value_name, std::string* target);
+// HOST:PORT, stored as HostPort::ToString writes it. With a list, several.
+Option AddressOption(std::string name, std::string value_name, std::string* target);
+Option AddressOption(std::string name, std::string value_name, std::vector<std::string>* target);
 Option FlagOption(std::string name, bool* target);
 // Accepts "2GiB", "512MiB", "1.5GB", "1048576".
 Option BytesOption(std::string name, std::optional<int64_t>* target);

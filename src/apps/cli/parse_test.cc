@@ -9,6 +9,7 @@
 
 #include "apps/cli/config_file.h"
 #include "apps/cli/help.h"
+#include "base/clock.h"
 #include "base/rng.h"
 #include "base/suggest.h"
 
@@ -306,6 +307,14 @@ TEST_F(ParseTest, TheCommandGetsTheNamesOnTheCommandLine) {
   EXPECT_TRUE(RefuseOthers({"json"}, {"json", "replay"}, "").ok());
   EXPECT_EQ(RefuseOthers({"json", "rate"}, {"json"}, "is for a forecast").message(),
             "--rate is for a forecast");
+}
+
+// 30 s, from nanoseconds, are 30.000000000000004.
+TEST(RealOption, ADefaultIsWrittenAsAPersonWould) {
+  double seconds = Duration::Seconds(30).seconds(), small = 0.05, large = 86400;
+  EXPECT_EQ(RealOption("verify", "SECONDS", &seconds, 1, 60).default_text, "30");
+  EXPECT_EQ(RealOption("margin", "SHARE", &small, 0, 1).default_text, "0.05");
+  EXPECT_EQ(RealOption("wait", "SECONDS", &large, 0, 1e6).default_text, "86400");
 }
 
 }  // namespace

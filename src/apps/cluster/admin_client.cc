@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "apps/common/admin_socket.h"
+#include "base/host_port.h"
 #include "base/log.h"
 #include "cluster/link/link_security.h"
 
@@ -50,8 +51,7 @@ Status CheckAdminFlags(const AdminFlags& flags, const net::Url& base) {
                     "as {}; or leave out --admin-key to use the unix socket on this machine",
                     flags.url_option));
   }
-  // In brackets, so that an IPv6 address keeps its colons.
-  if (!cluster::IsLoopback(fmt::format("[{}]:{}", base.host, base.port))) {
+  if (!cluster::IsLoopback(HostPort{base.host, base.port}.ToString())) {
     return InvalidArgument(
         fmt::format("{} {} is on another machine: give the address of the controller's "
                     "--admin-listen and its --admin-key (better in MILLRACE_ADMIN_KEY)",

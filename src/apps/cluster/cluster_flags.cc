@@ -9,7 +9,9 @@
 #include "apps/cluster/tls_folder.h"
 #include "apps/common/dispatch_option.h"
 #include "base/file.h"
+#include "base/private_file.h"
 #include "cluster/control/layout.h"
+#include "net/certificate_dates.h"
 #include "plan/io/plan_yaml.h"
 #include "serve/retained_stream.h"
 
@@ -65,6 +67,16 @@ Result<cluster::LinkSecurity> ReadTrust(const TrustFlags& flags) {
     security.authority_path = folder / kTlsAuthorityFile;
     security.certificate_path = folder / kTlsCertificateFile;
     security.key_path = folder / kTlsKeyFile;
+  }
+  WarnIfOthersMayRead("--token", flags.token_file);
+  if (!flags.tls_dir.empty()) {
+    WarnIfOthersMayRead("--tls-dir", security.key_path);
+    const std::string cure =
+        "make new ones with `millrace certs`, and start controller and workers with them";
+    using net::CertificateFile;
+    net::NoteCertificate("cluster", security.certificate_path, CertificateFile::kChain, cure);
+    net::NoteCertificate("cluster_authority", security.authority_path,
+                         CertificateFile::kAuthorities, cure);
   }
   security.plain_text_beyond_loopback = flags.insecure;
   return security;

@@ -7,10 +7,14 @@
 
 #include "apps/cluster/controller_admin.h"
 #include "apps/cluster/controller_options.h"
+#include "apps/cluster/end_tokens.h"
+#include "base/log.h"
+#include "cluster/control/id_source.h"
 #include "cluster/runtime/request_journal.h"
 #include "cluster/worker/worker_model.h"
 #include "model/describe.h"
 #include "model/weight_digests.h"
+#include "text/grammars.h"
 
 namespace millrace::apps {
 namespace {
@@ -39,11 +43,12 @@ cluster::JournalOptions JournalFor(const ClusterFlags& cluster) {
   if (!cluster.leading) return options;
   options.owner = {cluster.leading->cluster_id(), cluster.leading->term()};
   options.leads = [leading = cluster.leading] { return leading->Leads(); };
+  options.on_lost = [leading = cluster.leading](const Status& why) { leading->GiveWay(why); };
   return options;
 }
 
-Result<std::unique_ptr<cluster::RequestJournal>> OpenJournal(const cluster::JournalOptions& options,
-                                                             const Clock& clock) {
+Result<std::unique_ptr<cluster::RequestJournal>> OpenWhenFree(
+    const cluster::JournalOptions& options, const Clock& clock) {
   const Time begun = clock.Now();
   while (true) {
     auto journal = cluster::RequestJournal::Open(options, clock);
@@ -53,9 +58,24 @@ Result<std::unique_ptr<cluster::RequestJournal>> OpenJournal(const cluster::Jour
   }
 }
 
+// A leader of a later term may have owned the folder although this process leads: the store was
+// restored from a backup. It is another store from then on.
+Result<std::unique_ptr<cluster::RequestJournal>> OpenJournal(const ClusterFlags& cluster,
+                                                             const Clock& clock) {
+  auto journal = OpenWhenFree(JournalFor(cluster), clock);
+  if (journal.status().code() != StatusCode::kFailedPrecondition || !cluster.leading) {
+    return journal;
+  }
+  MR_LOG(warn, "{}; trying again as a leader of a store that was restored",
+         journal.status().message());
+  MR_RETURN_IF_ERROR(cluster.leading->ChooseClusterId());
+  return OpenWhenFree(JournalFor(cluster), clock);
+}
+
 // Adds to the scheduler's options the term, the layout and the secret.
 void SetLayout(const ClusterFlags& cluster, cluster::ControllerOptions& options) {
   options.term = cluster.term;
+  options.last_id = Random64() >> (64 - (cluster::IdSource::kIdBits - 1));
   options.shape = cluster.shape;
   options.elastic = cluster.elastic;
   options.plan = cluster.plan;
@@ -77,7 +97,9 @@ Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::stri
   LocalModel& model = *result.model;
   MR_ASSIGN_OR_RETURN(model::ModelDescription description, model::DescribeModel(model.path.folder));
   model.spec = description.spec;
-  model.generation = description.generation;
+  model.generation = std::move(description.generation);
+  model.notes = std::move(description.notes);
+  LogFolderNotes(model);
   model.block_size = flags.block_size;
   MR_ASSIGN_OR_RETURN(
       model.kv,
@@ -87,6 +109,11 @@ Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::stri
   MR_ASSIGN_OR_RETURN(cluster::ControllerHostOptions options, ControllerOptionsFor(flags, model));
   SetLayout(cluster, options.controller);
   MR_ASSIGN_OR_RETURN(const auto digests, model::WeightDigests::OfFolder(model.path.folder));
+  sched::ResultBounds bounds{model.spec.vocab_size, model.spec.hidden_size};
+  if (const auto& table = options.controller.token_table) {
+    bounds.grammars = text::Grammars::Of(*table);
+  }
+  options.controller.scheduler.check_results = std::move(bounds);
   options.controller.identity.model_fingerprint = digests.fingerprint();
   options.controller.identity.kv_layout = cluster::KvLayoutName(model.spec);
   std::unique_ptr<KeptPlan> kept;
@@ -101,9 +128,13 @@ Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::stri
   }
   std::unique_ptr<cluster::RequestJournal> journal;
   if (cluster.journal) {
-    MR_ASSIGN_OR_RETURN(journal, OpenJournal(JournalFor(cluster), clock));
+    MR_ASSIGN_OR_RETURN(journal, OpenJournal(cluster, clock));
     options.first_request = journal->first_request();
     options.journal = journal->Hooks();
+  }
+  options.controller.store = cluster.leading ? cluster.leading->cluster_id() : "";
+  if (cluster.leading) {
+    options.leads = [leading = cluster.leading] { return leading->HoldsLease(); };
   }
   cluster::ControlServerOptions server;
   server.address = cluster.listen;

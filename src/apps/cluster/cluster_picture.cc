@@ -16,7 +16,8 @@ namespace millrace::apps {
 namespace {
 
 constexpr std::string_view kCoordinator = "coordinator", kHandOver = "hand-over";
-constexpr size_t kNameWidth = 18, kNextWidth = 15;
+// At least; longer names widen the column. Edges are indented by an arrow.
+constexpr size_t kNameWidth = 20, kArrowWidth = 5;
 constexpr int kBarWidth = 12;
 constexpr double kSecondsMin = 1e-3;  // between two looks
 // Edges that are shown one by one under a stage; further ones are one line. With more than
@@ -58,10 +59,6 @@ struct NextEdge {
   friend auto operator<=>(const NextEdge&, const NextEdge&) = default;
 };
 
-std::string Shortened(const std::string& name, size_t width) {
-  return name.size() <= width ? name : name.substr(0, width - 1) + "~";
-}
-
 // "0", "2.5", "155", "12.3k", "1.2M"
 std::string Short(double value) {
   if (value < 0.05) return "0";
@@ -81,7 +78,7 @@ std::string RoleTitle(const std::string& role) {
 }
 
 // "w01", "w01 (2 ranks)", "w01 +19"
-std::string NameOf(const StageView& stage, size_t index) {
+std::string StageName(const StageView& stage, size_t index) {
   const std::string first = stage.workers.empty() ? "" : stage.workers.front();
   std::string name = first.empty() ? fmt::format("stage {}", index) : first;
   if (stage.workers.size() > 1) name += fmt::format(" ({} ranks)", stage.workers.size());
@@ -102,14 +99,15 @@ class Picture {
       }
     }
     for (const EdgeView& edge : view.edges) AddEdge(edge, earlier ? earlier->seconds : 0);
+    FitNames();
   }
 
   std::string Text() {
     if (rows_.empty()) return "";
-    out_ = fmt::format("{:<20}{:<24}{:>5} {:>5}  {:>13}\n", "STAGE", "LAYERS", "RUN", "WAIT",
-                       "KV BLOCKS");
-    out_ +=
-        fmt::format("{:<20}{:<18}{:<20}{:>13}\n", "  -> NEXT", "PLANNED", "MEASURED", "KV SPEED");
+    out_ = fmt::format("{:<{}}{:<24}{:>5} {:>5}  {:>13}\n", "STAGE", width_, "LAYERS", "RUN",
+                       "WAIT", "KV BLOCKS");
+    out_ += fmt::format("{:<{}}{:<18}{:<20}{:>13}\n", "  -> NEXT", width_, "PLANNED", "MEASURED",
+                        "KV SPEED");
     Put(std::string(kCoordinator));
     PutEdges({std::nullopt, std::string(kCoordinator)});
     const bool roles =
@@ -132,7 +130,7 @@ class Picture {
       const auto at = alike.try_emplace(
           std::tuple(stage.role, stage.layers, stage.workers.size(), apart), rows_.size());
       if (at.second) {
-        rows_.push_back({.name = NameOf(stage, s), .role = stage.role, .layers = stage.layers});
+        rows_.push_back({.name = StageName(stage, s), .role = stage.role, .layers = stage.layers});
       }
       const size_t index = at.first->second;
       Row& row = rows_[index];
@@ -185,6 +183,21 @@ class Picture {
     edges_[from][{to, edge.phase}] += flow;
   }
 
+  // Names are never cut, because those of pods differ in their last letters.
+  void FitNames() {
+    const auto fit = [&](const std::string& name, size_t indent) {
+      width_ = std::max(width_, indent + name.size() + 1);
+    };
+    for (const Row& row : rows_) fit(row.name, 0);
+    for (const auto& [from, nexts] : edges_) {
+      for (const auto& [next, flow] : nexts) fit(NameOf(next.to), kArrowWidth);
+    }
+  }
+
+  const std::string& NameOf(const EdgeEnd& end) const {
+    return end.row ? rows_[*end.row].name : end.name;
+  }
+
   void Put(const std::string& line) {
     out_ += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
@@ -210,9 +223,9 @@ class Picture {
       kv = row.stages == 1 ? "not up" : fmt::format("{} not up", row.stages - row.up);
       share.clear();
     }
-    Put(fmt::format("{:<20}[{}] {:<9}{:>5} {:>5}  {:>13} {:>6}", Shortened(row.name, kNameWidth),
-                    Bar(row.layers), LayersText({row.layers}), FormatCount(row.running),
-                    FormatCount(row.waiting), kv, share));
+    Put(fmt::format("{:<{}}[{}] {:<9}{:>5} {:>5}  {:>13} {:>6}", row.name, width_, Bar(row.layers),
+                    LayersText({row.layers}), FormatCount(row.running), FormatCount(row.waiting),
+                    kv, share));
   }
 
   // The layers among all, from left to right.
@@ -240,7 +253,7 @@ class Picture {
     }
     for (size_t i = 0; i < shown; ++i) {
       const auto& [next, flow] = all[i];
-      PutEdge(next.to.row ? rows_[*next.to.row].name : next.to.name, next.phase, flow);
+      PutEdge(NameOf(next.to), next.phase, flow);
     }
     // The rest, by phase, because hand-overs are counted in other tokens.
     std::map<std::string, std::pair<size_t, EdgeSum>> rest;
@@ -268,12 +281,13 @@ class Picture {
       if (flow.planned > 0) planned_share = ShareText(flow.planned, all.planned);
       share = ShareText(flow.tokens, all.tokens);
     }
-    Put(fmt::format("  {} {:<15}{:<12}{:>5}   {:<12}{:>5} {:>15}", hands_over ? "=>" : "->",
-                    Shortened(to, kNextWidth - 1), planned, planned_share, measured, share, speed));
+    Put(fmt::format("  {} {:<{}}{:<12}{:>5}   {:<12}{:>5} {:>15}", hands_over ? "=>" : "->", to,
+                    width_ - kArrowWidth, planned, planned_share, measured, share, speed));
   }
 
   const bool rates_;
   int layers_ = 0;
+  size_t width_ = kNameWidth;  // of the first column
   std::vector<Row> rows_;
   std::map<std::pair<std::string, std::string>, size_t> places_;  // by role and worker
   std::map<std::tuple<std::string, std::string, std::string>, const EdgeView*> before_;

@@ -159,8 +159,11 @@ class ControllerAdmin : public serve::ClusterAdmin {
   Json Describe() override {
     const cluster::ClusterStatus status = host_.Describe();
     Json workers = Json::array(), pipelines = Json::array(), stages = Json::array(),
-         edges = Json::array(), links = Json::array();
+         edges = Json::array(), links = Json::array(), still = Json::array();
     for (const auto& worker : status.workers) workers.push_back(ToJson(worker));
+    for (const auto& [name, reason] : status.still) {
+      still.push_back({{"name", name}, {"reason", reason}});
+    }
     for (const auto& pipeline : status.pipelines) pipelines.push_back(ToJson(pipeline));
     for (const auto& stage : status.stages) stages.push_back(ToJson(stage));
     for (const auto& edge : status.edges) {
@@ -181,6 +184,7 @@ class ControllerAdmin : public serve::ClusterAdmin {
             {"changing", status.changing},
             {"given_up", given_up},
             {"workers", workers},
+            {"still", still},
             {"pipelines", pipelines},
             {"stages", stages},
             {"edges", edges},

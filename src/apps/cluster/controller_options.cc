@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "apps/cluster/end_tokens.h"
 #include "apps/common/step_log_file.h"
 #include "text/token_table.h"
 
@@ -10,13 +11,6 @@ namespace millrace::apps {
 uint64_t Random64() {
   std::random_device random;
   return (uint64_t{random()} << 32) | random();
-}
-
-std::vector<TokenId> EndTokens(const LocalModel& model) {
-  if (!model.generation.eos.empty() || !model.tokenizer || !model.tokenizer->eos()) {
-    return model.generation.eos;
-  }
-  return {*model.tokenizer->eos()};
 }
 
 Result<TokenTable> TokenTableOf(const LocalModel& model) {

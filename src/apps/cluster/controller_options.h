@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "apps/cluster/local_model.h"
 #include "apps/common/engine_flags.h"
@@ -15,15 +14,13 @@
 
 namespace millrace::apps {
 
-// Reads the fields of `model` that are set before the engine is: path, tokenizer, spec, generation
-// and kv. Opens the file of --step-log. The caller adds what the flags do not contain: the term,
-// the layout, limits.
+// Reads the fields of `model` that are set before the engine is: path, tokenizer, chat_template,
+// spec, generation and kv. Opens the file of --step-log. The caller adds what the flags do not
+// contain: the term, the layout, limits.
 Result<cluster::ControllerHostOptions> ControllerOptionsFor(const EngineFlags& flags,
                                                             const LocalModel& model);
 
-// The tokens that end a sequence, and the table by which workers constrain output. Fields of
-// `model` as above.
-std::vector<TokenId> EndTokens(const LocalModel& model);
+// The table by which workers constrain output. Fields of `model` as above.
 Result<TokenTable> TokenTableOf(const LocalModel& model);
 
 // Returns 64 random bits from the operating system.

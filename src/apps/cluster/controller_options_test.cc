@@ -21,6 +21,7 @@ TEST(ControllerHostOptions, PassesOnEverySchedulerFlag) {
   LocalModel model;
   model.path.name = "demo";
   model.spec.num_layers = 3;
+  model.spec.vocab_size = 200;
   model.kv = {.num_blocks = 11, .num_host_blocks = 13, .max_model_len = 300};
   model.generation.eos = {1, 2};
   const auto options = ControllerOptionsFor(flags, model);

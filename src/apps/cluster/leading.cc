@@ -60,6 +60,7 @@ Result<std::unique_ptr<Leading>> Leading::Wait(const std::string& address,
       [raw](std::optional<cluster::Leadership> leadership, const Status& why) {
         if (leadership) {
           MutexLock lock(raw->mutex_);
+          if (raw->elected_) MR_LOG(info, "leading again, term {}", leadership->term.value());
           raw->elected_ = leadership;
           raw->changed_.notify_all();
           return;
@@ -74,9 +75,9 @@ Result<std::unique_ptr<Leading>> Leading::Wait(const std::string& address,
       lock, wait, [raw]() MR_REQUIRES(raw->mutex_) { return raw->elected_.has_value(); })) {
     wait = raw->ReportStandby() ? kReport : kFirstReport;
   }
-  raw->leadership_ = *raw->elected_;
+  raw->term_ = raw->elected_->term;
   lock.unlock();
-  MR_ASSIGN_OR_RETURN(raw->cluster_id_, raw->NameCluster());
+  MR_RETURN_IF_ERROR(raw->NameCluster());
   MR_LOG(info, "leading, term {}", raw->term().value());
   return leading;
 }
@@ -97,18 +98,24 @@ bool Leading::ReportStandby() const {
 }
 
 // The cluster's first leader chooses the id.
-Result<std::string> Leading::NameCluster() {
+Status Leading::NameCluster() {
   MR_ASSIGN_OR_RETURN(const std::optional<std::string> kept, Kept(kClusterId));
-  if (kept) return *kept;
-  std::random_device random;
-  const std::string id = fmt::format("{:08x}{:08x}{:08x}", random(), random(), random());
-  MR_RETURN_IF_ERROR(store_->Put(kClusterId, id, {.fence = leadership_.fence}).status());
-  return id;
+  if (!kept) return ChooseClusterId();
+  cluster_id_ = *kept;
+  return OkStatus();
 }
 
-bool Leading::Leads() const {
-  const auto leadership = election_->leadership();
-  return leadership && leadership->term == term();
+Status Leading::ChooseClusterId() {
+  std::random_device random;
+  const std::string id = fmt::format("{:08x}{:08x}{:08x}", random(), random(), random());
+  MR_RETURN_IF_ERROR(store_->Put(kClusterId, id, {.fence = fence()}).status());
+  cluster_id_ = id;
+  return OkStatus();
+}
+
+cluster::Fence Leading::fence() const {
+  MutexLock lock(mutex_);
+  return elected_->fence;
 }
 
 void Leading::OnLoss(std::function<void()> tell) {
@@ -119,6 +126,7 @@ void Leading::OnLoss(std::function<void()> tell) {
 // A successor need not wait for this process, which delivers nothing from now on that is not
 // recorded. The detached thread ends the process even if `tell_` hangs on interrupted work.
 void Leading::Lose(const Status& why) {
+  lost_ = true;
   MR_LOG(error, "this controller is no longer the leader: {}", Printable(why.message()));
   std::thread([] {
     std::this_thread::sleep_for(kTellLimit);
@@ -133,7 +141,7 @@ void Leading::Lose(const Status& why) {
 }
 
 Status Leading::Keep(const std::string& key, const std::string& value) {
-  const cluster::WriteOptions options{.fence = leadership_.fence, .timeout = kKeepTimeout};
+  const cluster::WriteOptions options{.fence = fence(), .timeout = kKeepTimeout};
   return store_->Put(key, value, options).status();
 }
 

@@ -2,6 +2,7 @@
 // in its election, and the term that was won. Owned by the command that serves.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -19,17 +20,23 @@ namespace millrace::apps {
 class Leading {
  public:
   // Opens the store at `address` (cluster::OpenStore) and waits until this process is the leader.
-  // When it loses the leadership, the process exits soon after: a successor serves, and workers
-  // obey the higher term.
+  // When another process leads, this one exits soon after: workers obey the higher term. A lease
+  // that ended while this process stood still, or could not reach the store, is taken again.
   static Result<std::unique_ptr<Leading>> Wait(const std::string& address,
                                                const std::string& candidate,
                                                const cluster::EtcdTls& tls, const Clock& clock);
 
-  Term term() const { return leadership_.term; }
+  Term term() const { return term_; }
   // Identifies the store's contents. Only terms of the same store can be compared.
   const std::string& cluster_id() const { return cluster_id_; }
-  // Whether this process is certainly the leader. Once false it stays false. Any thread.
-  bool Leads() const;
+  // Gives the store's contents another identity, because its terms have begun again.
+  Status ChooseClusterId();
+  // Whether the lease lasts: no other process leads. Any thread.
+  bool HoldsLease() const { return election_->leadership().has_value(); }
+  // Another process is known to lead. Any thread.
+  void GiveWay(const Status& why) { election_->GiveWay(why); }
+  // Whether no other process is known to have led since. Once false it stays false. Any thread.
+  bool Leads() const { return !lost_; }
 
   // `tell` is called when this process is no longer the leader, before it exits, to inform clients.
   // It has one second. An empty function removes it, and waits while it runs.
@@ -43,13 +50,15 @@ class Leading {
  private:
   Leading() = default;
   [[noreturn]] void Lose(const Status& why);
-  Result<std::string> NameCluster();
+  Status NameCluster();
+  cluster::Fence fence() const;
   bool ReportStandby() const;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
-  std::optional<cluster::Leadership> elected_ MR_GUARDED_BY(mutex_);
-  cluster::Leadership leadership_;
+  std::optional<cluster::Leadership> elected_ MR_GUARDED_BY(mutex_);  // the fence may change
+  Term term_;
+  std::atomic<bool> lost_ = false;
   std::string cluster_id_;
   Mutex telling_;
   std::function<void()> tell_ MR_GUARDED_BY(telling_);

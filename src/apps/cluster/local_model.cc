@@ -7,6 +7,7 @@
 
 #include "apps/cluster/controller_admin.h"
 #include "apps/cluster/controller_options.h"
+#include "apps/cluster/end_tokens.h"
 #include "apps/common/progress.h"
 #include "apps/hub/fetch_model.h"
 #include "base/file.h"
@@ -22,23 +23,20 @@
 namespace millrace::apps {
 namespace {
 
-bool IsTemplateText(const std::string& text) {
-  return text.find("{{") != std::string::npos || text.find("{%") != std::string::npos;
-}
-
 Result<std::shared_ptr<const text::ChatTemplate>> LoadTemplate(const LocalModel& model,
-                                                               const std::string& given) {
+                                                               const std::string& given,
+                                                               text::ContentFormat format) {
   const auto& special = model.tokenizer->special_tokens();
   Result<std::unique_ptr<const text::ChatTemplate>> loaded = Internal("not loaded");
   if (given.empty()) {
-    loaded = text::ChatTemplate::Load(model.path.folder, special);
+    loaded = text::ChatTemplate::Load(model.path.folder, special, format);
     if (loaded.status().code() == StatusCode::kNotFound) {
       return std::shared_ptr<const text::ChatTemplate>();
     }
   } else {
     MR_ASSIGN_OR_RETURN(text::TokenizerConfig config, text::LoadTokenizerConfig(model.path.folder));
     std::string source = given;
-    if (!IsTemplateText(given)) {
+    if (!text::IsTemplateSource(given)) {
       auto file = ReadFile(given, text::kChatTemplateBytesMax);
       if (!file.ok()) return file.status().WithContext("--chat-template");
       source = std::move(*file);
@@ -47,7 +45,7 @@ Result<std::shared_ptr<const text::ChatTemplate>> LoadTemplate(const LocalModel&
       config.template_files.clear();
     }
     config.chat_templates = {{text::kDefaultTemplateName, std::move(source)}};
-    loaded = text::ChatTemplate::FromConfig(config, special);
+    loaded = text::ChatTemplate::FromConfig(config, special, format);
     if (!loaded.ok()) return loaded.status().WithContext("--chat-template");
   }
   if (!loaded.ok()) return loaded.status();
@@ -98,7 +96,8 @@ Result<std::unique_ptr<LocalModel>> LoadModelText(const EngineFlags& flags,
   auto model = std::make_unique<LocalModel>();
   MR_ASSIGN_OR_RETURN(model->path, FetchModel(flags.model, flags.hub));
   MR_ASSIGN_OR_RETURN(model->tokenizer, text::Tokenizer::Load(model->path.folder));
-  MR_ASSIGN_OR_RETURN(model->chat_template, LoadTemplate(*model, chat_template));
+  MR_ASSIGN_OR_RETURN(model->chat_template,
+                      LoadTemplate(*model, chat_template, flags.content_format));
   return model;
 }
 
@@ -121,12 +120,18 @@ Result<std::unique_ptr<LocalModel>> LoadLocalModel(const EngineFlags& flags,
   }
   model->spec = weights->spec();
   model->generation = weights->generation_config();
+  model->notes = weights->notes();
+  LogFolderNotes(*model);
   model->block_size = flags.block_size;
   KvDemand demand;
   demand.bytes_per_block = model->spec.KvBytesPerToken() * flags.block_size;
   demand.available_bytes = device->MemoryAvailable().bytes;
   demand.model_max_len = model->spec.max_position;
   MR_ASSIGN_OR_RETURN(model->kv, PlanKv(flags, demand));
+  MR_RETURN_IF_ERROR(CheckKvFits(int64_t{model->kv.num_blocks} * demand.bytes_per_block,
+                                 model->kv.reason, ReadMemoryAvailable()));
+  MR_RETURN_IF_ERROR(CheckKvFits(int64_t{model->kv.num_host_blocks} * demand.bytes_per_block,
+                                 "--swap-space", ReadMemoryAvailable()));
   MR_RETURN_IF_ERROR(StartController(flags, std::move(device), std::move(weights), clock, *model));
   return model;
 }
@@ -165,6 +170,7 @@ std::string Summary(const LocalModel& model) {
                         FormatCount(kv_tokens), FormatCount(model.kv.num_blocks), model.block_size,
                         FormatBytes(kv_tokens * spec.KvBytesPerToken()), model.kv.reason);
   }
+  if (spec.generates) text += fmt::format("Ends at   {}\n", EndTokensText(model));
   if (model.kv.num_host_blocks > 0) {
     text += fmt::format("Swap      {} blocks\n", FormatCount(model.kv.num_host_blocks));
   }

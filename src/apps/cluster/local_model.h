@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "apps/common/engine_flags.h"
 #include "base/clock.h"
@@ -30,6 +31,7 @@ struct LocalModel {
   ModelSpec spec;
   std::string weights_fingerprint;  // "": not asked for
   model::GenerationConfig generation;
+  std::vector<std::string> notes;  // on the weight files, each a line for the log
   KvPlan kv;
   int block_size = 0;
   std::string device_name;

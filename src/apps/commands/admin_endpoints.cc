@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <chrono>
 #include <utility>
 
 #include "apps/common/admin_socket.h"
+#include "base/host_port.h"
 #include "base/log.h"
 #include "cluster/link/link_security.h"
 
@@ -16,27 +16,6 @@ namespace {
 constexpr size_t kAdminConnectionsMax = 64;
 constexpr std::chrono::seconds kSocketLookEvery(2);  // for the socket's file
 
-struct AdminAddress {
-  std::string host;
-  uint16_t port = 0;
-};
-
-Result<AdminAddress> ParseAdminListen(const std::string& listen) {
-  const size_t colon = listen.rfind(':');
-  AdminAddress address;
-  if (colon != std::string::npos && colon > 0) {
-    address.host = listen.substr(0, colon);
-    if (address.host.starts_with('[') && address.host.ends_with(']')) {
-      address.host = address.host.substr(1, address.host.size() - 2);
-    }
-    const char* end = listen.data() + listen.size();
-    const auto [at, error] = std::from_chars(listen.data() + colon + 1, end, address.port);
-    if (error == std::errc() && at == end && !address.host.empty()) return address;
-  }
-  return InvalidArgument(fmt::format(
-      "--admin-listen must be HOST:PORT, such as 127.0.0.1:8100, got '{}'", Printable(listen)));
-}
-
 net::HttpServerOptions AdminServerOptions() {
   net::HttpServerOptions options;
   options.connections_max = kAdminConnectionsMax;
@@ -45,7 +24,7 @@ net::HttpServerOptions AdminServerOptions() {
 
 Result<std::unique_ptr<net::HttpServer>> StartAddress(const AdminEndpointOptions& options,
                                                       serve::Service& service) {
-  MR_ASSIGN_OR_RETURN(const AdminAddress address, ParseAdminListen(options.listen));
+  MR_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(options.listen));
   net::HttpServerOptions http = AdminServerOptions();
   http.host = address.host;
   http.port = address.port;
@@ -54,9 +33,8 @@ Result<std::unique_ptr<net::HttpServer>> StartAddress(const AdminEndpointOptions
   auto server = net::HttpServer::Start(http, service.Handler(serve::Endpoint::kAdminListen));
   if (!server.ok()) return server.status().WithContext("--admin-listen");
   const bool tls = !options.ssl_certfile.empty();
-  const bool v6 = address.host.find(':') != std::string::npos;
-  MR_LOG(info, "admin routes, with the admin key, on {}://{}{}{}:{}", tls ? "https" : "http",
-         v6 ? "[" : "", address.host, v6 ? "]" : "", (*server)->port());
+  MR_LOG(info, "admin routes, with the admin key, on {}://{}", tls ? "https" : "http",
+         HostPort{address.host, (*server)->port()}.ToString());
   if (!tls && !cluster::IsLoopback(options.listen)) {
     MR_LOG(warn,
            "the admin key crosses the network in plain text: give --ssl-certfile and "
@@ -66,8 +44,6 @@ Result<std::unique_ptr<net::HttpServer>> StartAddress(const AdminEndpointOptions
 }
 
 }  // namespace
-
-Status CheckAdminListen(const std::string& listen) { return ParseAdminListen(listen).status(); }
 
 AdminEndpoints::AdminEndpoints(uint16_t main_port, serve::Service& service)
     : main_port_(main_port), service_(service), file_(std::make_shared<CurrentFile>()) {}

@@ -26,9 +26,6 @@ struct AdminEndpointOptions {
   std::string ssl_certfile, ssl_keyfile;  // of `listen`; both or neither
 };
 
-// kInvalidArgument unless `listen` is HOST:PORT.
-Status CheckAdminListen(const std::string& listen);
-
 class AdminEndpoints {
  public:
   // Both endpoints listen when it returns.

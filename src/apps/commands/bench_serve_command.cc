@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <climits>
 #include <cmath>
 #include <ctime>
 #include <thread>
@@ -24,10 +25,12 @@
 namespace millrace::apps {
 namespace {
 
+constexpr int kTemplateTokens = 64;  // that a chat template may add to a prompt
 constexpr Duration kReadyRetry = Duration::Seconds(1);
 
-Result<std::string> FirstModel(net::HttpClient& http, const net::Url& base,
-                               const net::HttpHeaders& headers) {
+// The models that the server lists; at least one.
+Result<Json> ListedModels(net::HttpClient& http, const net::Url& base,
+                          const net::HttpHeaders& headers) {
   net::HttpCall call{.url = base.Join("/v1/models"), .headers = headers};
   const auto response = http.Call(std::move(call));
   const std::string advice = fmt::format(
@@ -38,10 +41,10 @@ Result<std::string> FirstModel(net::HttpClient& http, const net::Url& base,
   }
   const auto json = ParseJson(response->body);
   if (response->status == 200 && json.ok() && json->is_object() && json->contains("data")) {
-    const Json& data = (*json)["data"];
+    Json data = (*json)["data"];
     if (data.is_array() && !data.empty() && data[0].is_object() && data[0].contains("id") &&
         data[0]["id"].is_string()) {
-      return data[0]["id"].get<std::string>();
+      return data;
     }
   }
   return FailedPrecondition(fmt::format("{} lists no model (HTTP {}: {}){}",
@@ -59,7 +62,8 @@ Result<ModelNames> NamesOfModel(const BenchServeFlags& flags, net::HttpClient& h
   ModelNames names{flags.served_model_name, flags.model};
   if (names.served.empty() && names.reported.empty()) {
     MR_ASSIGN_OR_RETURN(const net::Url base, BaseUrlOf(flags));
-    MR_ASSIGN_OR_RETURN(names.reported, FirstModel(http, base, headers));
+    MR_ASSIGN_OR_RETURN(const Json listed, ListedModels(http, base, headers));
+    names.reported = listed[0]["id"].get<std::string>();
   }
   if (names.served.empty()) names.served = names.reported;
   if (names.reported.empty()) names.reported = names.served;
@@ -82,7 +86,58 @@ Result<ModelNames> TryOnce(const BenchServeFlags& flags, net::HttpClient& http, 
   return names;
 }
 
-// That, again and again for the time of --ready-check-timeout-sec.
+// How many tokens a request to the model may have with its answer. nullopt: the server does not
+// say.
+Result<std::optional<int>> ContextOf(const BenchServeFlags& flags, net::HttpClient& http,
+                                     const net::HttpHeaders& headers) {
+  MR_ASSIGN_OR_RETURN(const net::Url base, BaseUrlOf(flags));
+  const std::string& name = flags.served_model_name.empty() ? flags.model : flags.served_model_name;
+  const auto listed = ListedModels(http, base, headers);
+  if (listed.status().code() == StatusCode::kFailedPrecondition && !name.empty()) {
+    return std::optional<int>();  // a server without that route
+  }
+  MR_RETURN_IF_ERROR(listed.status());
+  for (const Json& model : *listed) {
+    const bool meant = name.empty() || (model.is_object() && model.value("id", Json()) == name);
+    if (!meant || !model.is_object()) continue;
+    const auto length = model.find("max_model_len");
+    if (length == model.end() || !length->is_number_integer() || *length < 2 || *length > INT_MAX) {
+      return std::optional<int>();
+    }
+    return std::optional(length->get<int>());
+  }
+  return std::optional<int>();
+}
+
+// Calls `attempt` until it succeeds, for the time of --ready-check-timeout-sec.
+template <typename Attempt>
+auto UntilReady(const BenchServeFlags& flags, const Clock& clock, const Attempt& attempt)
+    -> decltype(attempt()) {
+  const Time deadline = clock.Now() + Duration::Seconds(flags.ready_check_timeout_s);
+  for (;;) {
+    auto result = attempt();
+    if (result.ok() || clock.Now() + kReadyRetry >= deadline) return result;
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kReadyRetry.ns));
+  }
+}
+
+// The default lengths are those of `vllm bench serve`, which a small context cannot hold.
+Status FitToServer(const BenchServeFlags& flags, net::HttpClient& http,
+                   const net::HttpHeaders& headers, const Clock& clock, WorkloadOptions& workload) {
+  const bool input = flags.given.contains("random-input-len");
+  const bool output = flags.given.contains("random-output-len");
+  if (workload.dataset != DatasetName::kRandom || (input && output)) return OkStatus();
+  MR_ASSIGN_OR_RETURN(const std::optional<int> context,
+                      UntilReady(flags, clock, [&] { return ContextOf(flags, http, headers); }));
+  if (!context) return OkStatus();
+  const int usable = *context - (flags.chat() ? kTemplateTokens : 0);
+  if (!FitLengths(usable, input, output, workload)) return OkStatus();
+  fmt::print("The server's context has {} tokens, so requests have {} and ask for {}.\n", *context,
+             workload.input_len, workload.output_len);
+  return OkStatus();
+}
+
+// Sends the first request again and again for the time of --ready-check-timeout-sec.
 Result<ModelNames> WaitUntilReady(const BenchServeFlags& flags, net::HttpClientOptions options,
                                   LoadTarget& target, BenchRequest request, const Clock& clock) {
   request.arrival_s = 0;
@@ -90,13 +145,11 @@ Result<ModelNames> WaitUntilReady(const BenchServeFlags& flags, net::HttpClientO
   const Duration limit = Duration::Seconds(flags.ready_check_timeout_s);
   if (limit.ns > 0) options.read_timeout = std::min(options.read_timeout, limit);
   MR_ASSIGN_OR_RETURN(const auto http, net::HttpClient::Start(options));
-  const Time deadline = clock.Now() + limit;
-  for (;;) {
-    auto names = TryOnce(flags, *http, target, request, clock, announced);
-    if (names.ok()) fmt::print("Initial test run completed.\n");
-    if (names.ok() || clock.Now() + kReadyRetry >= deadline) return names;
-    std::this_thread::sleep_for(std::chrono::nanoseconds(kReadyRetry.ns));
-  }
+  MR_ASSIGN_OR_RETURN(ModelNames names, UntilReady(flags, clock, [&] {
+                        return TryOnce(flags, *http, target, request, clock, announced);
+                      }));
+  fmt::print("Initial test run completed.\n");
+  return names;
 }
 
 // Requests like the first of the run.
@@ -168,11 +221,13 @@ Status RunBenchServe(const BenchServeFlags& flags) {
   RaiseFileLimit();
   const SteadyClock clock;
   MR_ASSIGN_OR_RETURN(ReportOptions report_options, ReportOptionsOf(flags));
-  const WorkloadOptions workload = WorkloadOf(flags);
-  MR_ASSIGN_OR_RETURN(const auto requests, RequestsFor(flags, workload));
+  WorkloadOptions workload = WorkloadOf(flags);
   net::HttpClientOptions http_options;
   http_options.verify_tls = !flags.insecure;
   MR_ASSIGN_OR_RETURN(LoadTarget target, TargetOf(flags));
+  MR_ASSIGN_OR_RETURN(const auto first_http, net::HttpClient::Start(http_options));
+  MR_RETURN_IF_ERROR(FitToServer(flags, *first_http, target.headers, clock, workload));
+  MR_ASSIGN_OR_RETURN(const auto requests, RequestsFor(flags, workload));
   MR_ASSIGN_OR_RETURN(const ModelNames names,
                       WaitUntilReady(flags, http_options, target, requests.front(), clock));
   MR_ASSIGN_OR_RETURN(const auto http, net::HttpClient::Start(http_options));

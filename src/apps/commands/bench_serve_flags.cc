@@ -173,9 +173,10 @@ Status ValidateBenchServe(const BenchServeFlags& flags) {
 
 Result<net::Url> BaseUrlOf(const BenchServeFlags& flags) {
   if (!flags.base_url.empty()) return net::ParseUrl(flags.base_url);
-  const bool is_v6 = flags.host.find(':') != std::string::npos;
-  const std::string host = is_v6 ? "[" + flags.host + "]" : flags.host;
-  return net::ParseUrl(fmt::format("http://{}:{}", host, flags.port));
+  net::Url url;
+  url.host = flags.host;
+  url.port = static_cast<uint16_t>(flags.port);
+  return url;
 }
 
 WorkloadOptions WorkloadOf(const BenchServeFlags& flags) {

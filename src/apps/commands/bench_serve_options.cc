@@ -53,7 +53,7 @@ void AddTargetOptions(Command& command, BenchServeFlags* flags) {
   constexpr char kGroup[] = "Server";
   command.Add(kGroup, TextOption("base-url", "URL", &flags->base_url),
               "URL of the server, such as https://host:8000; instead of --host and --port");
-  command.Add(kGroup, TextOption("host", "ADDRESS", &flags->host), "Address of the server");
+  command.Add(kGroup, HostOption("host", "ADDRESS", &flags->host), "Address of the server");
   command.Add(kGroup, IntOption("port", "PORT", &flags->port, 1, 65535), "Port of the server");
   command.Add(kGroup, TextOption("endpoint", "PATH", &flags->endpoint),
               "Path of each request [default: /v1/completions, or that of --backend]");

@@ -9,6 +9,7 @@
 #include "apps/commands/commands.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "cluster/link/link_security.h"
 #include "net/authority.h"
 
 namespace millrace::apps {
@@ -29,10 +30,15 @@ struct CertsFlags {
 
 Status Validate(const CertsFlags& flags) {
   for (const std::string& host : flags.hosts) {
-    if (!net::IsCertificateHost(host)) {
+    if (net::IsCertificateHost(host)) continue;
+    if (host.starts_with("*.") && net::IsCertificateHost(host.substr(2))) {
       return InvalidArgument(
-          fmt::format("--host must be host names or addresses, got '{}'", Printable(host)));
+          fmt::format("--host '{}': clients accept no wildcard before a single label; name more of "
+                      "the domain, such as '{}.default.svc'",
+                      Printable(host), Printable(host)));
     }
+    return InvalidArgument(
+        fmt::format("--host must be host names or addresses, got '{}'", Printable(host)));
   }
   return OkStatus();
 }
@@ -75,9 +81,11 @@ Result<net::CertificateAuthority> Authority(const std::filesystem::path& folder)
 
 Status Issue(const net::CertificateAuthority& authority, const CertsFlags& flags,
              const std::string& role) {
-  const std::filesystem::path folder = std::filesystem::path(flags.out) / role;
+  const bool controller = role == cluster::kControllerCommonName;
+  const std::filesystem::path folder =
+      std::filesystem::path(flags.out) / (controller ? "controller" : "worker");
   net::CertificateRequest request;
-  request.name = "millrace " + role;
+  request.name = role;
   request.hosts = flags.hosts;
   for (const char* own : {"localhost", "127.0.0.1", "::1"}) request.hosts.emplace_back(own);
   request.lifetime = Duration::Seconds(flags.days * kSecondsPerDay);
@@ -102,7 +110,7 @@ Status RunCerts(const CertsFlags& flags) {
   }
   MR_RETURN_IF_ERROR(MakeFolder(out));
   MR_ASSIGN_OR_RETURN(const auto authority, Authority(out));
-  for (const char* role : {"controller", "worker"}) {
+  for (const char* role : {cluster::kControllerCommonName, cluster::kWorkerCommonName}) {
     MR_RETURN_IF_ERROR(Issue(authority, flags, role));
   }
   fmt::print(

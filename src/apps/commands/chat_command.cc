@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "apps/cli/parse.h"
+#include "apps/commands/answer_printer.h"
 #include "apps/commands/commands.h"
 #include "apps/commands/in_process.h"
 #include "apps/common/sampling_flags.h"
@@ -23,12 +24,24 @@ struct ChatFlags {
   EngineFlags engine;
   SamplingFlags sampling;
   std::string chat_template, system;
+  bool reasoning = true;
 };
+
+AnswerStyle StyleOf(const ChatFlags& flags) {
+  const char* no_color = std::getenv("NO_COLOR");  // no-color.org
+  const bool plain = no_color != nullptr && *no_color != '\0';
+  return {.reasoning = flags.reasoning, .dim = isatty(STDOUT_FILENO) == 1 && !plain};
+}
 
 // One answer in progress. The service's threads fill it; the command's thread waits for it.
 class PendingAnswer {
  public:
-  PendingAnswer() : parser_([this](std::string_view, std::string_view data) { Event(data); }) {}
+  explicit PendingAnswer(AnswerStyle style)
+      : parser_([this](std::string_view, std::string_view data) { Event(data); }),
+        printer_(style, [](std::string_view text) {
+          std::fwrite(text.data(), 1, text.size(), stdout);
+          std::fflush(stdout);
+        }) {}
 
   void Data(std::string_view part) {
     const Status status = parser_.Feed(part);
@@ -44,6 +57,7 @@ class PendingAnswer {
   void Wait() {
     MutexLock lock(mutex_);
     changed_.wait(lock, [this]() MR_REQUIRES(mutex_) { return done_; });
+    printer_.End();
   }
 
   // Call after Wait.
@@ -62,17 +76,16 @@ class PendingAnswer {
     const Json choices = event->value("choices", Json::array());
     if (choices.empty()) return;
     const Json delta = choices[0].value("delta", Json::object());
+    printer_.Delta(delta);
     if (delta.contains("content") && delta["content"].is_string()) {
-      const auto piece = delta["content"].get<std::string>();
-      text_ += piece;
-      std::fwrite(piece.data(), 1, piece.size(), stdout);
-      std::fflush(stdout);
+      text_ += delta["content"].get<std::string>();
     }
     const Json reason = choices[0].value("finish_reason", Json());
     if (reason.is_string()) finish_reason_ = reason.get<std::string>();
   }
 
   net::SseParser parser_;
+  AnswerPrinter printer_;
   std::string text_, error_, finish_reason_;
   Mutex mutex_;
   CondVar changed_;
@@ -97,14 +110,13 @@ class Conversation {
     Json body = ToFields(flags_.sampling);
     body["messages"] = messages_;
     body["stream"] = true;
-    PendingAnswer answer;
+    PendingAnswer answer(StyleOf(flags_));
     auto reply = api_.Post("/v1/chat/completions", DumpJson(body),
                            {.on_data = [&answer](std::string_view part) { answer.Data(part); },
                             .on_done = [&answer](net::HttpResponse r) { answer.Done(r); }});
     SetReply(reply);
     answer.Wait();
     SetReply(nullptr);
-    fmt::print("\n");
     if (!answer.error().empty()) {
       messages_.erase(messages_.end() - 1);
       return FailedPrecondition(answer.error());
@@ -195,6 +207,11 @@ Status RunChat(const ChatFlags& flags) {
         "{} has no chat template; use 'millrace generate', or give --chat-template FILE",
         Printable(model->path.name)));
   }
+  if (!model->spec.generates) {
+    return FailedPrecondition(fmt::format(
+        "{} has no vocabulary projection, so it makes embeddings only: use 'millrace serve'",
+        Printable(model->path.name)));
+  }
   const bool terminal = isatty(STDIN_FILENO) == 1;
   if (terminal) {
     fmt::print("{}Type a message; /reset forgets, /quit leaves, Ctrl-C stops an answer.\n",
@@ -236,6 +253,11 @@ std::unique_ptr<Command> MakeChatCommand() {
   chat_template.kind = ValueKind::kFile;
   command->Add("Conversation", std::move(chat_template),
                "A chat template (Jinja) instead of the model's own");
+  AddContentFormatOption(*command, "Conversation", &flags->engine);
+  command
+      ->Add("Conversation", FlagOption("reasoning", &flags->reasoning),
+            "Show the reasoning of an answer: dim on a terminal, otherwise between <think> lines")
+      .negatable = true;
   AddSamplingOptions(*command, &flags->sampling);
   AddGeneralOptions(*command);
   command->validate = [flags] { return ValidateEngineFlags(flags->engine); };

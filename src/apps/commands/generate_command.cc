@@ -255,6 +255,7 @@ std::unique_ptr<Command> MakeGenerateCommand() {
   Option chat_template = TextOption("chat-template", "FILE", &flags->chat_template);
   chat_template.kind = ValueKind::kFile;
   command->Add("Files", std::move(chat_template), "A chat template instead of the model's own");
+  AddContentFormatOption(*command, "Files", &flags->engine);
   AddSamplingOptions(*command, &flags->sampling);
   AddGeneralOptions(*command);
   command->validate = [flags] { return ValidateEngineFlags(flags->engine); };

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/cluster/controller_options.h"
+#include "apps/cluster/end_tokens.h"
 #include "apps/common/version.h"
 #include "base/log.h"
 #include "text/tool_format.h"
@@ -52,12 +53,14 @@ serve::ServedModel ToServed(LocalModel& model, const AnswerParsers& parsers) {
   }
   served.chat_template = model.chat_template;
   const std::string source = model.chat_template ? model.chat_template->source() : "";
-  served.tool_format = parsers.tool_calls == "auto" ? text::ToolFormatOf(source)
+  const std::string tool_source = model.chat_template ? model.chat_template->tool_source() : "";
+  served.tool_format = parsers.tool_calls == "auto" ? text::ToolFormatOf(tool_source)
                                                     : text::FindToolFormat(parsers.tool_calls);
   served.reasoning_format = parsers.reasoning == "auto"
                                 ? text::ReasoningFormatOf(source)
                                 : text::FindReasoningFormat(parsers.reasoning);
   served.spec = model.spec;
+  served.end_tokens = EndTokens(model);
   served.max_model_len = model.kv.max_model_len;
   served.defaults = {.temperature = model.generation.temperature,
                      .top_p = model.generation.top_p,

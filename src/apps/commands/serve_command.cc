@@ -37,7 +37,7 @@ void AddClusterOptions(Command& command, ServeClusterFlags* flags) {
       "Run the controller of a cluster instead of computing here, with the cluster's state in "
       "sqlite:FOLDER on one machine, or in etcd://HOST:PORT,..., with which a standby "
       "controller on another machine can take over");
-  command.Add(kGroup, TextOption("listen", "ADDRESS", &flags->controller.listen),
+  command.Add(kGroup, AddressOption("listen", "ADDRESS", &flags->controller.listen),
               "HOST:PORT where workers join");
   Option etcd_tls = TextOption("etcd-tls-dir", "DIR", &flags->etcd_tls_dir);
   etcd_tls.kind = ValueKind::kFile;

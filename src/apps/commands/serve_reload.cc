@@ -3,6 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/private_file.h"
+
 namespace millrace::apps {
 
 Result<serve::ApiKeys> ReadApiKeys(const ServeFlags& flags) {
@@ -30,6 +32,7 @@ ServeReload::ServeReload(const ServeFlags& flags, serve::Service& service, net::
   if (!flags.api_key_file.empty()) {
     files.push_back({"API keys", {flags.api_key_file}, [&flags, &service]() -> Status {
                        MR_ASSIGN_OR_RETURN(serve::ApiKeys keys, ReadApiKeys(flags));
+                       WarnIfOthersMayRead("--api-key-file", flags.api_key_file);
                        service.SetApiKeys(std::move(keys));
                        return OkStatus();
                      }});

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "apps/cli/parse.h"
 #include "apps/cluster/local_model.h"
@@ -13,23 +17,31 @@
 #include "apps/commands/serve_reload.h"
 #include "apps/common/grammar_trial.h"
 #include "apps/common/otlp_exporter.h"
+#include "apps/common/process_deadline.h"
 #include "apps/common/signals.h"
 #include "apps/common/slo_option.h"
 #include "apps/common/version.h"
 #include "apps/hub/fetch_model.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/private_file.h"
 #include "base/units.h"
 #include "net/http_server.h"
+#include "net/url.h"
+#include "serve/admin_access.h"
 #include "serve/request_log.h"
+#include "serve/router.h"
 #include "serve/service.h"
 
 namespace millrace::apps {
 namespace {
 
+constexpr Duration kEndLimit = Duration::Seconds(10);       // for the threads to end after that
 constexpr Duration kLastBytesLimit = Duration::Seconds(2);  // for replies to reach slow readers
 constexpr int kPortMax = 65535;
+constexpr size_t kRootPathBytesMax = 256;
 constexpr double kShutdownTimeoutMax = 86400;
+constexpr double kKeepAliveMin = 1;
 constexpr double kResumeGraceMax = 3600;
 constexpr double kRefuseBeyondMin = 0.01, kRefuseBeyondMax = 1000;
 
@@ -37,11 +49,13 @@ Result<serve::ServiceOptions> ServiceOptionsFor(const ServeFlags& flags) {
   serve::ServiceOptions options;
   options.served_names = flags.served_names;
   options.takes_templates = flags.trust_request_chat_template;
+  options.clamps_max_tokens = flags.clamp_max_tokens;
   if (options.served_names.empty()) {
     options.served_names = {DefaultServedName(flags.engine.model)};
     options.unlisted_names = {flags.engine.model};
   }
   options.version = Version();
+  options.root_path = flags.root_path;
   MR_ASSIGN_OR_RETURN(options.api_keys, ReadApiKeys(flags));
   MR_ASSIGN_OR_RETURN(options.admin_keys, serve::ApiKeys::Create(flags.admin_keys));
   options.allowed_origins = flags.allowed_origins;
@@ -57,6 +71,7 @@ Result<serve::ServiceOptions> ServiceOptionsFor(const ServeFlags& flags) {
 
 net::HttpServerOptions ServerOptionsFor(const ServeFlags& flags) {
   net::HttpServerOptions options;
+  options.idle_timeout = Duration::Seconds(flags.keep_alive_s);
   if (!flags.uds.empty()) {
     options.unix_path = std::filesystem::absolute(flags.uds);
     return options;
@@ -88,7 +103,7 @@ Status ValidateAdminFlags(const ServeFlags& flags) {
     return InvalidArgument(
         "--admin-listen needs a key: give --admin-key, or better MILLRACE_ADMIN_KEY");
   }
-  return CheckAdminListen(flags.admin_listen);
+  return OkStatus();
 }
 
 // `text`, to be pasted inside single quotes of a shell.
@@ -118,49 +133,96 @@ Status ValidateUnixSocket(const ServeFlags& flags) {
 // What a client calls, as arguments of curl.
 std::string CurlTarget(const ServeFlags& flags, const std::string& url) {
   if (flags.uds.empty()) return url;
-  return fmt::format("--unix-socket '{}' http://localhost", ShellText(flags.uds));
+  return fmt::format("--unix-socket '{}' http://localhost{}", ShellText(flags.uds),
+                     flags.root_path);
 }
 
 std::string Url(const ServeFlags& flags, uint16_t port) {
   if (!flags.uds.empty()) return "unix socket " + Printable(flags.uds, 1024);
-  const bool everywhere = flags.host.empty() || flags.host == "0.0.0.0" || flags.host == "::";
-  std::string host = everywhere ? "127.0.0.1" : flags.host;
-  if (host.find(':') != std::string::npos) host = "[" + host + "]";
-  return fmt::format("{}://{}:{}", flags.ssl_certfile.empty() ? "http" : "https", host, port);
+  net::Url url;
+  url.https = !flags.ssl_certfile.empty();
+  const bool everywhere = flags.host == "0.0.0.0" || flags.host == "::";
+  url.host = everywhere ? "127.0.0.1" : flags.host;
+  url.port = port;
+  url.target = flags.root_path;
+  return url.ToString();
 }
 
 // The same for `text` as a JSON string.
 std::string ShellJsonText(const std::string& text) { return ShellText(DumpJson(Json(text))); }
 
+struct Trial {
+  const char* path;
+  const char* fields;
+};
+
+// A request that shows what the model can do.
+Trial TrialOf(const LocalModel& model) {
+  if (!model.spec.generates) return {"/v1/embeddings", R"("input": "Once upon a time")"};
+  if (model.chat_template == nullptr) {
+    return {"/v1/completions", R"("prompt": "Once upon a time", "max_tokens": 64)"};
+  }
+  return {"/v1/chat/completions",
+          R"("messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 64)"};
+}
+
 std::string TryLine(const ServeFlags& flags, const std::string& url, const std::string& name,
-                    bool chat) {
-  std::string line =
-      "curl " + CurlTarget(flags, url) + (chat ? "/v1/chat/completions" : "/v1/completions");
+                    const Trial& trial) {
+  std::string line = "curl " + CurlTarget(flags, url) + trial.path;
   line += " -H 'Content-Type: application/json'";
   const bool needs_key = !flags.api_keys.empty() || !flags.api_key_file.empty();
   if (needs_key) line += " -H \"Authorization: Bearer $API_KEY\"";
-  const std::string question = chat ? R"("messages": [{"role": "user", "content": "Hello!"}])"
-                                    : R"("prompt": "Once upon a time")";
-  return line + fmt::format(" -d '{{\"model\": {}, {}, \"max_tokens\": 64}}'", ShellJsonText(name),
-                            question);
+  return line + fmt::format(" -d '{{\"model\": {}, {}}}'", ShellJsonText(name), trial.fields);
 }
 
 void Announce(const ServeFlags& flags, const LocalModel& model, const std::string& url,
               const std::string& name) {
   fmt::print("{}", Summary(model));
-  if (model.chat_template == nullptr) {
+  if (model.chat_template == nullptr && model.spec.generates) {
     fmt::print(
         "No chat template: /v1/chat/completions is disabled; give one with --chat-template FILE\n");
   }
   fmt::print("\nServing {} on {}\n  {}\n", Printable(name), url,
-             TryLine(flags, url, name, model.chat_template != nullptr));
+             TryLine(flags, url, name, TrialOf(model)));
   std::fflush(stdout);
+}
+
+Status SetRootPath(std::string_view text, std::string* root_path) {
+  std::string path = serve::WithoutStraySlashes(text);
+  if (path == "/") path.clear();
+  const auto usual = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("-._~/").find(c) != std::string_view::npos;
+  };
+  const bool dots = (path + "/").find("/./") != std::string::npos ||
+                    (path + "/").find("/../") != std::string::npos;
+  if (text.empty() || path.size() > kRootPathBytesMax || !(path.empty() || path.front() == '/') ||
+      !std::ranges::all_of(path, usual) || dots) {
+    return InvalidArgument(
+        fmt::format("must be a path such as /llm, of letters, digits, '-', '.', '_', '~' and '/', "
+                    "with at most {} bytes, got '{}'",
+                    kRootPathBytesMax, Printable(text, 80)));
+  }
+  if (serve::IsAdminPath(path)) {
+    return InvalidArgument(
+        fmt::format("must not begin as the admin routes do, got '{}'", Printable(text, 80)));
+  }
+  *root_path = std::move(path);
+  return OkStatus();
+}
+
+Option RootPathOption(std::string* target) {
+  Option option = CustomOption("root-path", "PATH", "", [target](const std::string& text) {
+    return SetRootPath(text, target);
+  });
+  option.aliases = {"--api-prefix"};
+  return option;
 }
 
 void AddAdminEndpointOptions(Command& command, ServeFlags* flags) {
   constexpr char kGroup[] = "Administration";
   command.Add(
-      kGroup, TextOption("admin-listen", "HOST:PORT", &flags->admin_listen),
+      kGroup, AddressOption("admin-listen", "HOST:PORT", &flags->admin_listen),
       "Serve the admin routes (/cluster, /debug, /metrics) on this address too, with TLS if "
       "the main port has it; needs --admin-key. They are always served on a unix socket of the "
       "server's user, where `millrace status` finds them. Of these, the main port serves only "
@@ -198,6 +260,14 @@ Result<std::unique_ptr<serve::RequestLog>> OpenRequestLog(const std::string& pat
   std::_Exit(code);
 }
 
+// Load balancers see that the server ends before it refuses anything.
+void LeaveReady(serve::Service& service, Duration delay) {
+  MR_LOG(info, "not ready any more; requests are still taken for {}; a second signal stops at once",
+         FormatDuration(delay.seconds()));
+  service.BeginLeaving();
+  std::this_thread::sleep_for(std::chrono::nanoseconds(delay.ns));
+}
+
 }  // namespace
 
 Status ValidateServeFlags(const ServeFlags& flags) {
@@ -233,6 +303,10 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
   });
   RaiseFileLimit();
   MR_RETURN_IF_ERROR(CheckModel(flags.engine.model, flags.engine.hub));
+  for (const auto& [option, path] : {std::pair("--api-key-file", &flags.api_key_file),
+                                     std::pair("--ssl-keyfile", &flags.ssl_keyfile)}) {
+    if (!path->empty()) WarnIfOthersMayRead(option, *path);
+  }
   const SteadyClock clock;
   MR_ASSIGN_OR_RETURN(serve::ServiceOptions service_options, ServiceOptionsFor(flags));
   const std::string name = service_options.served_names.front();
@@ -279,7 +353,12 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
     LeaveNow(130);
   });
   signals.Wait();
+  const Duration delay = Duration::Seconds(flags.drain_delay_s);
   const Duration limit = Duration::Seconds(flags.shutdown_timeout_s);
+  ProcessDeadline deadline(clock, remove_sockets);
+  deadline.EndBy(clock.Now() + delay + limit + kLastBytesLimit + kEndLimit, 1,
+                 "threads that stand still");
+  if (delay > Duration()) LeaveReady(service, delay);
   MR_LOG(info, "finishing running requests, for at most {}; a second signal stops at once",
          FormatDuration(limit.seconds()));
   reload.Stop();
@@ -294,10 +373,13 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
 void AddServerOptions(Command& command, ServeFlags* flags) {
   AddLatencyOptions(command, flags);
   constexpr char kGroup[] = "Server";
-  command.Add(kGroup, TextOption("host", "ADDRESS", &flags->host),
-              "Address to listen on; 0.0.0.0 for every interface");
+  command.Add(kGroup, HostOption("host", "ADDRESS", &flags->host),
+              "Address to listen on; 0.0.0.0 for every interface, :: for IPv6 as well");
   command.Add(kGroup, IntOption("port", "PORT", &flags->port, 0, kPortMax),
               "TCP port; 0: any free one");
+  command.Add(kGroup, RootPathOption(&flags->root_path),
+              "Path below which a reverse proxy offers the server, such as /llm: every route is "
+              "found below it too, whether the proxy removes it or not");
   Option uds = TextOption("uds", "PATH", &flags->uds);
   uds.kind = ValueKind::kFile;
   command.Add(kGroup, std::move(uds),
@@ -334,6 +416,15 @@ void AddServerOptions(Command& command, ServeFlags* flags) {
       RealOption("shutdown-timeout", "SECONDS", &flags->shutdown_timeout_s, 0, kShutdownTimeoutMax),
       "How long SIGTERM or Ctrl-C waits for running requests");
   command.Add(kGroup,
+              RealOption("keep-alive-timeout", "SECONDS", &flags->keep_alive_s, kKeepAliveMin,
+                         kShutdownTimeoutMax),
+              "How long a connection without a request stays open. Longer than that of a proxy in "
+              "front, or the proxy sends requests on connections that are just closed");
+  command.Add(
+      kGroup, RealOption("drain-delay", "SECONDS", &flags->drain_delay_s, 0, kShutdownTimeoutMax),
+      "How long after SIGTERM or Ctrl-C requests are still taken while /ready answers 503, so that "
+      "load balancers stop sending them before they are refused; precedes --shutdown-timeout");
+  command.Add(kGroup,
               RealOption("resume-grace", "SECONDS", &flags->resume_grace_s, 0, kResumeGraceMax),
               "How long a stream continues without its client, which can resume it with "
               "Last-Event-ID; 0: not at all");
@@ -341,6 +432,12 @@ void AddServerOptions(Command& command, ServeFlags* flags) {
               RealOption("ping-interval", "SECONDS", &flags->ping_interval_s, 0, kResumeGraceMax),
               "After how long without an event a stream sends a comment, so that proxies keep its "
               "connection; 0: never");
+  Option clamp = FlagOption("clamp-max-tokens", &flags->clamp_max_tokens);
+  clamp.aliases = {"--max-tokens-clamp"};
+  command.Add(
+      kGroup, std::move(clamp),
+      "Lower a max_tokens that is more than the context leaves to what it leaves, instead of "
+      "refusing the request, for agents that always send the same number");
   AddStoreOptions(command, &flags->store);
   Option request_log = TextOption("request-log", "FILE", &flags->request_log);
   request_log.kind = ValueKind::kFile;
@@ -356,6 +453,7 @@ void AddServerOptions(Command& command, ServeFlags* flags) {
   chat_template.kind = ValueKind::kFile;
   command.Add("Model", std::move(chat_template),
               "A chat template (Jinja) instead of the model's own: a file, or the text itself");
+  AddContentFormatOption(command, "Model", &flags->engine);
   command.Add(
       "Model", FlagOption("trust-request-chat-template", &flags->trust_request_chat_template),
       "A chat request may have a chat_template of its own. It can only make its own prompt, "

@@ -22,18 +22,22 @@ struct ServeFlags {
   EngineFlags engine;
   std::string host = kLoopbackHost;
   int port = 8000;
-  std::string uds;  // a unix socket instead of host and port; empty: none
+  std::string root_path;  // "/llm", or empty
+  std::string uds;        // a unix socket instead of host and port; empty: none
   std::vector<std::string> served_names, api_keys, admin_keys;
   std::vector<std::string> allowed_origins = {"*"};
   std::string api_key_file;  // more keys; empty: none
   std::string admin_listen;  // HOST:PORT; empty: operators have the unix socket only
   std::string ssl_certfile, ssl_keyfile, chat_template;
   bool trust_request_chat_template = false;
+  bool clamp_max_tokens = false;
   AnswerParsers parsers;
   StoreFlags store;
   std::string otlp_endpoint;  // empty: no spans
   std::string request_log;    // empty: requests are not logged
   double shutdown_timeout_s = 30;
+  double drain_delay_s = 0;
+  double keep_alive_s = 75;
   double resume_grace_s = 0;
   double ping_interval_s = 15;
   std::optional<double> refuse_beyond;  // times engine.slo.ttft_s

@@ -142,6 +142,11 @@ Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const Com
   MR_ASSIGN_OR_RETURN(
       ClusterModel started,
       StartClusterModel(flags.serve.engine, flags.serve.chat_template, cluster, clock));
+  const int64_t kv_bytes = KvBytesOfEach(flags, layout.workers, *started.model);
+  MR_RETURN_IF_ERROR(
+      CheckKvFits(kv_bytes * layout.workers,
+                  flags.serve.engine.num_blocks ? "--num-gpu-blocks-override" : "--kv-cache-memory",
+                  ReadMemoryAvailable()));
   MR_RETURN_IF_ERROR(AttachAutopilot(flags.autopilot, flags.serve.engine, nullptr, started, clock));
   MR_ASSIGN_OR_RETURN(auto folder, PrivateFolder::Make());
   MR_ASSIGN_OR_RETURN(const std::string token,

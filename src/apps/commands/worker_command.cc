@@ -13,10 +13,12 @@
 #include "apps/commands/worker_health.h"
 #include "apps/commands/worker_notices.h"
 #include "apps/common/engine_flags.h"
+#include "apps/common/process_deadline.h"
 #include "apps/common/signals.h"
 #include "apps/hub/fetch_model.h"
 #include "apps/profile/worker_profiler.h"
 #include "base/host_memory.h"
+#include "base/host_port.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "cluster/runtime/worker_process.h"
@@ -57,13 +59,6 @@ std::string DefaultName() {
   return host;
 }
 
-// The host of "host:port"; an IPv6 address without its brackets.
-std::string HostOf(const std::string& address) {
-  std::string host = address.substr(0, address.rfind(':'));
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  return host;
-}
-
 // Where the worker finds its model. A worker that may get its weights from others downloads nothing
 // that it is not told to: with --weights peer, or with --offline.
 Result<std::string> ModelOf(const WorkerFlags& flags) {
@@ -84,14 +79,19 @@ Status RunWorker(const WorkerFlags& flags) {
   ExplainLostModelFiles();
   MR_ASSIGN_OR_RETURN(const cluster::LinkSecurity security, ReadTrust(flags.trust));
   MR_ASSIGN_OR_RETURN(notice::Watched watched, ChooseNoticeSources(flags.notices));
+  if (flags.kv_bytes) {
+    MR_RETURN_IF_ERROR(CheckKvFits(*flags.kv_bytes, "--kv-cache-memory", ReadMemoryAvailable()));
+  }
   const SteadyClock clock;
+  ProcessDeadline deadline(clock);  // outlives what may not end in time
   MR_ASSIGN_OR_RETURN(const std::string folder, ModelOf(flags));
   MR_ASSIGN_OR_RETURN(const cluster::WorkerModel model,
                       cluster::OpenWorkerModel(folder, flags.weights, clock));
   cluster::WorkerProcessOptions options;
   options.controllers = flags.join;
   options.control_address = flags.listen;
-  options.data_host = HostOf(flags.listen);
+  MR_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(flags.listen));
+  options.data_host = listen.host;
   options.data_port = static_cast<uint16_t>(flags.data_port);
   options.advertised_host = flags.advertise;
   options.rdma_transports = flags.rdma;
@@ -126,7 +126,8 @@ Status RunWorker(const WorkerFlags& flags) {
                                              clock));
   MR_ASSIGN_OR_RETURN(const auto worker, cluster::WorkerProcess::Start(std::move(options), clock));
   MR_ASSIGN_OR_RETURN(auto health, WorkerHealth::Start(flags.health, worker->host(), clock));
-  MR_ASSIGN_OR_RETURN(const auto notices, WorkerNotices::Start(std::move(watched), *worker, clock));
+  MR_ASSIGN_OR_RETURN(const auto notices,
+                      WorkerNotices::Start(std::move(watched), *worker, deadline, clock));
   signals.OnSignal([raw = notices.get()](int count) { raw->OnSignal(count); });
   profiler->Start(worker->host());
   MR_LOG(info, "joining {} as {}", Printable(flags.join.front()),
@@ -215,18 +216,18 @@ std::unique_ptr<Command> MakeWorkerCommand() {
   command->Add("Arguments", std::move(model),
                std::string(kModelHelp) + "; the same model as the controller's");
   AddHubOptions(*command, "Arguments", &flags->hub);
-  Option join = TextListOption("join", "ADDRESS", &flags->join);
+  Option join = AddressOption("join", "ADDRESS", &flags->join);
   join.required = true;
   command->Add("Cluster", std::move(join),
                "The controller's HOST:PORT for workers; of several, the worker finds the leader");
   command->Add("Cluster", TextOption("name", "NAME", &flags->name),
                "The worker's name in plans and status; must be unique [default: the host's name]");
   command->Add(
-      "Cluster", TextOption("listen", "ADDRESS", &flags->listen),
+      "Cluster", AddressOption("listen", "ADDRESS", &flags->listen),
       "HOST:PORT where other workers reach this one for steps; the host is used for data too");
   command->Add("Cluster", IntOption("data-port", "PORT", &flags->data_port, 0, kWorkerPortMax),
                "TCP port for activations and KV; 0: any free one");
-  command->Add("Cluster", TextOption("advertise", "HOST", &flags->advertise),
+  command->Add("Cluster", HostOption("advertise", "HOST", &flags->advertise),
                "The host name that other workers use, if it differs from --listen");
   command->Add(
       "Cluster", TextOption("rdma", "NAMES", &flags->rdma),
@@ -259,7 +260,6 @@ std::unique_ptr<Command> MakeWorkerCommand() {
   AddGeneralOptions(*command);
   command->on_given = [flags](const std::set<std::string>& given) { flags->given = given; };
   command->validate = [flags] {
-    MR_RETURN_IF_ERROR(Validate(flags->health));
     if (flags->health.listen.empty()) {
       MR_RETURN_IF_ERROR(
           RefuseGiven(flags->given, {"health-stuck-after"}, "goes with --health-listen"));

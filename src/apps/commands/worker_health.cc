@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/host_port.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -13,26 +14,6 @@ namespace {
 
 constexpr size_t kHealthConnectionsMax = 64;
 constexpr double kStuckAfterMax_s = 86400;
-constexpr int64_t kHealthPortMax = 65535;
-
-struct HealthAddress {
-  std::string host;
-  uint16_t port = 0;
-};
-
-Result<HealthAddress> ParseAddress(const std::string& listen) {
-  const size_t colon = listen.rfind(':');
-  if (colon != std::string::npos && colon > 0) {
-    std::string host = listen.substr(0, colon);
-    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-    const auto port = ParseInt(listen.substr(colon + 1));
-    if (port.ok() && *port >= 0 && *port <= kHealthPortMax) {
-      return HealthAddress{host, static_cast<uint16_t>(*port)};
-    }
-  }
-  return InvalidArgument(fmt::format(
-      "--health-listen must be HOST:PORT, such as 0.0.0.0:7003, got '{}'", Printable(listen)));
-}
 
 net::HttpResponse Answer(int status, const Json& body) {
   return {.status = status,
@@ -47,16 +28,12 @@ net::HttpResponse Refuse(int status, const char* state, const std::string& messa
 }  // namespace
 
 void AddHealthOptions(Command& command, const char* group, HealthFlags* flags) {
-  command.Add(group, TextOption("health-listen", "ADDRESS", &flags->listen),
+  command.Add(group, AddressOption("health-listen", "ADDRESS", &flags->listen),
               "HOST:PORT for GET /health and GET /live: whether batches move [default: none]");
   command.Add(
       group,
       RealOption("health-stuck-after", "SECONDS", &flags->stuck_after_s, 1, kStuckAfterMax_s),
       "A batch that takes longer counts as stuck; it must be longer than the longest step");
-}
-
-Status Validate(const HealthFlags& flags) {
-  return flags.listen.empty() ? OkStatus() : ParseAddress(flags.listen).status();
 }
 
 net::HttpResponse AnswerHealth(const std::string& path, bool connected,
@@ -87,7 +64,7 @@ Result<std::unique_ptr<WorkerHealth>> WorkerHealth::Start(const HealthFlags& fla
                                                           const cluster::WorkerHost& host,
                                                           const Clock& clock) {
   if (flags.listen.empty()) return std::unique_ptr<WorkerHealth>();
-  MR_ASSIGN_OR_RETURN(const HealthAddress address, ParseAddress(flags.listen));
+  MR_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort(flags.listen));
   net::HttpServerOptions options;
   options.host = address.host;
   options.port = address.port;

@@ -22,7 +22,6 @@ struct HealthFlags {
   double stuck_after_s = 120;
 };
 void AddHealthOptions(Command& command, const char* group, HealthFlags* flags);
-Status Validate(const HealthFlags& flags);
 
 // The answer to a request for `path`. Pure.
 net::HttpResponse AnswerHealth(const std::string& path, bool connected,

@@ -47,13 +47,5 @@ TEST(WorkerHealth, NamesWhatIsStuck) {
 
 TEST(WorkerHealth, OtherPathsAreUnknown) { EXPECT_EQ(Ask("/metrics", true, 0).status, 404); }
 
-TEST(WorkerHealth, TheAddressIsChecked) {
-  EXPECT_TRUE(Validate(HealthFlags{}).ok());
-  EXPECT_TRUE(Validate(HealthFlags{.listen = "[::1]:7003"}).ok());
-  for (const char* wrong : {"7003", ":7003", "host:", "host:70000", "host:x"}) {
-    EXPECT_FALSE(Validate(HealthFlags{.listen = wrong}).ok()) << wrong;
-  }
-}
-
 }  // namespace
 }  // namespace millrace::apps

@@ -12,6 +12,11 @@
 namespace millrace::apps {
 namespace {
 
+constexpr char kUnfinished[] = "what the worker's threads still do";
+constexpr Duration kAloneLimit = Duration::Seconds(1);  // without anything to hand over
+// The deadline of a notice is shortly before the process is killed.
+constexpr Duration kAfterHandOver = Duration::Seconds(0.3);
+
 std::optional<std::string> NoticeEnvironment(const std::string& name) {
   const char* value = std::getenv(name.c_str());
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
@@ -60,12 +65,13 @@ Result<notice::Watched> ChooseNoticeSources(const NoticeFlags& flags) {
 
 Result<std::unique_ptr<WorkerNotices>> WorkerNotices::Start(notice::Watched watched,
                                                             cluster::WorkerProcess& worker,
+                                                            ProcessDeadline& deadline,
                                                             const Clock& clock) {
   if (watched.source) {
     MR_LOG(info, "watching {} for notices of this machine's end",
            NoticeSourceName(*watched.source));
   }
-  std::unique_ptr<WorkerNotices> notices(new WorkerNotices(worker, clock));
+  std::unique_ptr<WorkerNotices> notices(new WorkerNotices(worker, deadline, clock));
   MR_ASSIGN_OR_RETURN(
       notices->watcher_,
       notice::Watcher::Start(std::move(watched), clock,
@@ -79,18 +85,28 @@ void WorkerNotices::OnSignal(int count) {
     signalled_ = true;
   }
   changed_.notify_all();
-  if (count > 1 || !worker_.host().welcomed()) return worker_.Stop();
+  if (count > 1 || !worker_.host().welcomed()) {
+    deadline_.EndBy(clock_.Now() + kAloneLimit, 0, kUnfinished);
+    return worker_.Stop();
+  }
   MR_LOG(info, "handing over running requests; a second signal stops at once");
+  worker_.Leave();
   watcher_->Signalled();
 }
 
 void WorkerNotices::OnChange(const std::optional<notice::Notice>& now) {
   std::optional<notice::Notice> before;
+  bool signalled = false;
   {
     MutexLock lock(mutex_);
     before = std::exchange(notice_, now);
+    signalled = signalled_;
   }
   changed_.notify_all();
+  if (signalled && now && now->what.deadline) {
+    worker_.Leave(now->what.deadline);
+    deadline_.EndBy(*now->what.deadline + kAfterHandOver, 0, kUnfinished);
+  }
   if (now) {
     MR_LOG(info, "{}{}", NoticeSentence(now->what, clock_.Now()),
            now->what.hard ? "; handing over running requests" : "");
@@ -104,7 +120,9 @@ bool WorkerNotices::AwaitsEnd() const { return !signalled_ && notice_ && notice_
 
 bool WorkerNotices::WaitForWithdrawal() {
   MutexLock lock(mutex_);
-  if (!AwaitsEnd() || !worker_.host().left_on_notice()) return false;
+  if (signalled_ || !worker_.host().left_on_notice()) return false;
+  if (!notice_) return true;  // it was withdrawn while the controller let the worker go
+  if (!AwaitsEnd()) return false;
   MR_LOG(info, "everything is handed over; waiting for the end{}",
          notice_->cancelable ? ", or for the notice to be withdrawn" : "");
   watcher_->SetDrained(true);
@@ -124,7 +142,10 @@ bool WorkerNotices::WaitForWithdrawal() {
 Status WorkerNotices::Run() {
   for (;;) {
     Status ended = worker_.Run();
-    if (!ended.ok() || !WaitForWithdrawal()) return ended;
+    if (!ended.ok() || !WaitForWithdrawal()) {
+      deadline_.EndBy(clock_.Now() + kEndLimit, ended.ok() ? 0 : 1, kUnfinished);
+      return ended;
+    }
     MR_LOG(info, "joining again");
   }
 }

@@ -2,7 +2,7 @@
 // tells the controller of each, and that it stays when one is withdrawn. Once it has handed over
 // everything, it waits for the end, because whoever supervises it would start it again on a machine
 // that goes away. If the notice is withdrawn meanwhile, it joins again. After a signal it just
-// ends.
+// ends: by its grace at the latest, also while weights load or a thread stands still.
 //
 // Owned by the worker's command, and destroyed before the worker.
 #pragma once
@@ -12,6 +12,7 @@
 #include <string>
 
 #include "apps/cli/command.h"
+#include "apps/common/process_deadline.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -33,9 +34,12 @@ class WorkerNotices {
  public:
   // How long it waits beyond its machine's end.
   static constexpr Duration kWaitBeyond = Duration::Seconds(10);
+  // How long the process takes at most to end once it hands nothing over any more.
+  static constexpr Duration kEndLimit = Duration::Seconds(5);
 
   static Result<std::unique_ptr<WorkerNotices>> Start(notice::Watched watched,
                                                       cluster::WorkerProcess& worker,
+                                                      ProcessDeadline& deadline,
                                                       const Clock& clock);
 
   // The `count`-th SIGINT or SIGTERM. The first hands over running requests, the second ends Run.
@@ -45,14 +49,15 @@ class WorkerNotices {
   Status Run();
 
  private:
-  WorkerNotices(cluster::WorkerProcess& worker, const Clock& clock)
-      : worker_(worker), clock_(clock) {}
+  WorkerNotices(cluster::WorkerProcess& worker, ProcessDeadline& deadline, const Clock& clock)
+      : worker_(worker), deadline_(deadline), clock_(clock) {}
   void OnChange(const std::optional<notice::Notice>& now);
   bool AwaitsEnd() const MR_REQUIRES(mutex_);
   // True: the notice was withdrawn. False: the process ends.
   bool WaitForWithdrawal();
 
   cluster::WorkerProcess& worker_;
+  ProcessDeadline& deadline_;
   const Clock& clock_;
 
   Mutex mutex_;

@@ -10,6 +10,7 @@
 #include <climits>
 #include <system_error>
 
+#include "base/control_groups.h"
 #include "base/units.h"
 #include "tensor/cpu/cpu_features.h"
 
@@ -122,13 +123,17 @@ std::string NumaAdvice() {
       nodes);
 }
 
+int CpusUnder(std::optional<double> quota, int cpus) {
+  return quota ? std::clamp(static_cast<int>(*quota), 1, std::max(cpus, 1)) : cpus;
+}
+
 int ThreadsFor(int cpus, bool front_end) {
   return std::clamp(front_end && cpus > 2 ? cpus - 1 : cpus, 1, kComputeThreadsMax);
 }
 
 int DefaultThreads(bool front_end) {
   const cpu_set_t usable = UsableCpus();
-  return ThreadsFor(CPU_COUNT(&usable), front_end);
+  return ThreadsFor(CpusUnder(ReadCpuQuota(), CPU_COUNT(&usable)), front_end);
 }
 
 }  // namespace millrace::apps

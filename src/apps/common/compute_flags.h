@@ -32,6 +32,8 @@ std::vector<int> NumaNodes();
 // What to tell a user whose process computes on several nodes; "" if it does not.
 std::string NumaAdvice();
 
+// Of `cpus`, how many a control group's quota lets compute at once: at least one.
+int CpusUnder(std::optional<double> quota, int cpus);
 // The compute threads of a process that may use `cpus`. One of more than two is left to a front end
 // in the same process: HTTP, text and planning would stop a compute thread, and all wait for it.
 int ThreadsFor(int cpus, bool front_end);

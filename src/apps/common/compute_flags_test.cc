@@ -18,6 +18,15 @@ TEST(ComputeFlagsTest, OneOfManyCpusIsLeftToAFrontEnd) {
   EXPECT_GE(DefaultThreads(), 1);
 }
 
+// A thread beyond the quota makes the others wait for it.
+TEST(ComputeFlagsTest, AQuotaBoundsTheThreads) {
+  EXPECT_EQ(CpusUnder({}, 64), 64);
+  EXPECT_EQ(CpusUnder(4.0, 64), 4);
+  EXPECT_EQ(CpusUnder(2.9, 64), 2);
+  EXPECT_EQ(CpusUnder(0.5, 64), 1);
+  EXPECT_EQ(CpusUnder(100.0, 2), 2);
+}
+
 TEST(ComputeFlagsTest, ANodeMustBeThere) {
   const Status far = BindToNumaNode(1000);
   EXPECT_NE(far.message().find("node"), std::string::npos) << far.message();

@@ -12,6 +12,7 @@ namespace {
 constexpr char kModelGroup[] = "Model";
 constexpr char kMemoryGroup[] = "Memory and scheduling";
 constexpr int kBlocksMax = 1 << 28;
+constexpr double kMemoryShareMost = 0.9;  // for KV that is asked for; computing needs the rest
 // Without --kv-cache-memory, the KV cache takes at most this share of the free memory.
 constexpr double kMemoryShare = 0.4;
 
@@ -145,6 +146,17 @@ void AddBlockSizeOption(Command& command, const char* group, EngineFlags* flags)
               "Tokens in a KV block");
 }
 
+void AddContentFormatOption(Command& command, const char* group, EngineFlags* flags) {
+  using text::ContentFormat;
+  command.Add(group,
+              ChoiceOption<ContentFormat>("chat-template-content-format", &flags->content_format,
+                                          {{"auto", ContentFormat::kAuto},
+                                           {"string", ContentFormat::kString},
+                                           {"openai", ContentFormat::kParts}}),
+              "What the chat template gets as the content of a message: a string; openai: a list "
+              "of parts; auto: what it shows that it wants");
+}
+
 void AddStepOptions(Command& command, const char* group, EngineFlags* flags) {
   command.Add(
       group,
@@ -220,6 +232,14 @@ EngineFlags WithServerSizes(EngineFlags flags, const ServerSizes& server) {
   take(flags.given.enable_prefix_caching, server.enable_prefix_caching, flags.prefix_caching);
   if (!flags.max_model_len) flags.max_model_len = server.max_model_len;
   return flags;
+}
+
+Status CheckKvFits(int64_t bytes, std::string_view option, const MemoryAvailable& free) {
+  if (bytes <= free.bytes) return OkStatus();
+  return ResourceExhausted(fmt::format(
+      "{} asks for {} of memory, and {} are free ({}); give at most {}", option, FormatBytes(bytes),
+      FormatBytes(free.bytes), free.source,
+      FormatBytes(static_cast<int64_t>(kMemoryShareMost * static_cast<double>(free.bytes)))));
 }
 
 Result<KvPlan> PlanKv(const EngineFlags& flags, const KvDemand& demand) {

@@ -4,14 +4,17 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "apps/cli/command.h"
 #include "apps/common/compute_flags.h"
 #include "apps/common/hub_flags.h"
+#include "base/host_memory.h"
 #include "base/status.h"
 #include "core/cluster_spec.h"
 #include "core/latency_limits.h"
 #include "sched/scheduler.h"
+#include "text/content_format.h"
 
 namespace millrace::apps {
 
@@ -33,8 +36,9 @@ struct EngineFlags {
   ComputeFlags compute;
   std::optional<uint64_t> seed;
   std::string step_log;  // empty: none
-  LatencyLimits slo;     // --slo of servers
-  ServerSizes given;     // those sizes above that were set and do not have their default
+  text::ContentFormat content_format = text::ContentFormat::kAuto;
+  LatencyLimits slo;  // --slo of servers
+  ServerSizes given;  // those sizes above that were set and do not have their default
 };
 
 // MODEL and the groups "Model" and "Memory and scheduling". `flags` must outlive the command.
@@ -47,6 +51,8 @@ Option& AddPrefixCachingOption(Command& command, const char* group, EngineFlags*
 // The subset for a command that simulates the scheduler: the group "Memory and scheduling" without
 // prefix caching.
 void AddSchedulingOptions(Command& command, EngineFlags* flags);
+// --chat-template-content-format, for commands that take messages.
+void AddContentFormatOption(Command& command, const char* group, EngineFlags* flags);
 // --seed with the meaning it has in vLLM's server: the seed of requests that do not set one.
 void AddEngineSeedOption(Command& command, EngineFlags* flags);
 Status ValidateEngineFlags(const EngineFlags& flags);
@@ -67,6 +73,9 @@ struct KvPlan {
   bool lowered = false;  // max_model_len is less than the model's because memory is short
 };
 // kInvalidArgument, with the numbers, when not even one sequence of the requested length fits.
+// kResourceExhausted: `bytes` of KV, for which `option` asks, are more than what is free. Loading
+// would not end, or the system would end the process later.
+Status CheckKvFits(int64_t bytes, std::string_view option, const MemoryAvailable& free);
 Result<KvPlan> PlanKv(const EngineFlags& flags, const KvDemand& demand);
 // The same when workers hold the KV. The number of blocks follows from their memory, so
 // `num_blocks` is only the maximum that --num-gpu-blocks-override sets; 0: as many as fit.

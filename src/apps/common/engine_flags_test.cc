@@ -56,6 +56,14 @@ TEST(PlanKv, CountsBytesAndSwapSpace) {
   EXPECT_FALSE(PlanKv(flags, Demand(0, 64)).ok());  // no memory at all
 }
 
+TEST(CheckKvFits, NamesTheNumbers) {
+  const MemoryAvailable free{20 * kGib, "control group limit"};
+  EXPECT_TRUE(CheckKvFits(20 * kGib, "--kv-cache-memory", free).ok());
+  EXPECT_EQ(CheckKvFits(40 * kGib, "--kv-cache-memory", free).message(),
+            "--kv-cache-memory asks for 40.0 GiB of memory, and 20.0 GiB are free (control group "
+            "limit); give at most 18.0 GiB");
+}
+
 Command WithSizeOptions(EngineFlags* flags) {
   Command command;
   AddStepOptions(command, "Steps", flags);

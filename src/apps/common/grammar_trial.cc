@@ -22,6 +22,7 @@ namespace {
 
 constexpr char kCommand[] = "grammar-trial";
 constexpr int kPollMs = 100;
+constexpr std::string_view kFault = "internal: ";  // before an error that is the program's
 
 Status TooMuch() {
   return InvalidArgument(
@@ -38,7 +39,8 @@ void Limit(__rlimit_resource resource, rlim_t most) {
 void* Compile(void* grammar) {
   const auto& text = *static_cast<const std::string*>(grammar);
   const Status status = text::Grammars::Of(text::ByteTable())->Check(text);
-  fmt::print("{}\n", status.ok() ? "ok" : status.message());
+  const std::string_view fault = status.code() == StatusCode::kInternal ? kFault : "";
+  fmt::print("{}{}\n", fault, status.ok() ? "ok" : status.message());
   std::fflush(stdout);
   return nullptr;
 }
@@ -62,7 +64,9 @@ Status TryGrammar(const std::string& grammar) {
   }
   const int code = child.Reap(on_line);
   if (code != 0 || answer.empty()) return TooMuch();
-  return answer == "ok" ? OkStatus() : InvalidArgument(answer);
+  if (answer == "ok") return OkStatus();
+  return answer.starts_with(kFault) ? Internal(answer.substr(kFault.size()))
+                                    : InvalidArgument(answer);
 }
 
 Status RunGrammarTrial() {

@@ -8,10 +8,12 @@
 #include <memory>
 
 #include "base/log.h"
+#include "base/private_file.h"
 
 namespace millrace::apps {
 
 Result<std::function<void(std::string_view)>> OpenStepLog(const std::string& path) {
+  MakePrivateFile(path);  // it has the prompts' tokens
   auto file = std::make_shared<std::ofstream>(path, std::ios::binary | std::ios::trunc);
   if (!*file) {
     return InvalidArgument(

@@ -19,7 +19,9 @@
 namespace millrace::apps {
 namespace {
 
-constexpr int64_t kProgressBytes = 1 << 20;  // of a call, so that it counts as none that failed
+// Nearer to the end of the file than ever before, so that a call counts as none that failed. Bytes
+// that were there already and come again are no progress.
+constexpr int64_t kProgressBytes = 1 << 20;
 constexpr auto kLockPoll = std::chrono::milliseconds(200);
 constexpr Duration kOtherIdleLimit = Duration::Seconds(600);
 constexpr int kWhole = 200, kNoSuchRange = 416;
@@ -129,11 +131,22 @@ Status DownloadBlob(HubClient& client, const BlobSource& source, const HubBlob& 
            FormatBytes(blob.bytes));
   }
   Retries retries(policy);
+  int64_t furthest = partial->bytes();
   while (partial->bytes() < blob.bytes) {
-    const int64_t before = partial->bytes();
-    const HubResult result = CallForRest(client, source, blob, *partial, on_bytes);
+    int64_t reached = partial->bytes();  // a call may begin anew, and end with nothing
+    const HubResult result = CallForRest(client, source, blob, *partial, [&](int64_t bytes) {
+      reached = std::max(reached, bytes);
+      on_bytes(bytes);
+    });
     if (result.status.ok()) break;
-    MR_RETURN_IF_ERROR(retries.Next(result, partial->bytes() - before >= kProgressBytes));
+    const bool progressed = reached - furthest >= kProgressBytes;
+    if (progressed) furthest = reached;
+    const Status again = retries.Next(result, progressed);
+    if (!again.ok()) {
+      const bool names_file = again.message().find(source.what) != std::string::npos;
+      return again.WithContext(names_file ? client.host()
+                                          : fmt::format("{} from {}", source.what, client.host()));
+    }
   }
   on_bytes(blob.bytes);
   return partial->Finish(source.what);

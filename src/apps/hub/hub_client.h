@@ -53,6 +53,8 @@ class HubClient {
   ~HubClient();
 
   HubResult Call(const HubCall& call);
+  // Of the hub, for messages.
+  const std::string& host() const { return access_.endpoint.host; }
 
  private:
   struct Connection;

@@ -16,11 +16,14 @@
 namespace millrace::apps {
 namespace {
 
+constexpr std::string_view kTemplateFolder = "additional_chat_templates/";
+constexpr size_t kTemplatesMax = 64;  // as of text::LoadTokenizerConfig
 constexpr size_t kEtagBytesMax = 128;
 constexpr size_t kSha1Digits = 40, kSha256Digits = 64;
-constexpr std::array<std::string_view, 6> kSmallFiles = {
+constexpr std::array<std::string_view, 8> kSmallFiles = {
     model::kConfigFile,      model::kGenerationFile,    "tokenizer.json",
-    "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"};
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "chat_template.jinja",   "chat_template.json"};
 
 bool IsHex(std::string_view text, size_t digits) {
   return text.size() == digits &&
@@ -68,6 +71,11 @@ Result<std::optional<HubBlob>> BlobOf(const Json& entry, const std::string& name
 
 }  // namespace
 
+bool IsNamedTemplate(std::string_view name) {
+  if (!name.starts_with(kTemplateFolder) || !name.ends_with(".jinja")) return false;
+  return model::IsPlainName(name.substr(kTemplateFolder.size()));
+}
+
 bool IsEtag(std::string_view text) {
   return !text.empty() && text.size() <= kEtagBytesMax && std::ranges::all_of(text, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -97,7 +105,8 @@ Result<HubListing> ParseHubListing(std::string_view text) {
   for (const Json& entry : *siblings) {
     if (!entry.is_object()) return Malformed("a sibling is not an object");
     HubFile file{.name = TextOf(entry, "rfilename")};
-    if (!model::IsPlainName(file.name)) continue;  // in a folder: not of a model
+    // Other files in folders are not of a model.
+    if (!model::IsPlainName(file.name) && !IsNamedTemplate(file.name)) continue;
     MR_ASSIGN_OR_RETURN(file.blob, BlobOf(entry, file.name));
     listing.files.push_back(std::move(file));
   }
@@ -129,6 +138,10 @@ std::vector<std::string> SmallFilesOf(const HubListing& listing) {
   std::vector<std::string> names;
   for (const std::string_view name : kSmallFiles) {
     if (listing.Find(name) != nullptr) names.emplace_back(name);
+  }
+  size_t templates = 0;
+  for (const HubFile& file : listing.files) {
+    if (IsNamedTemplate(file.name) && ++templates <= kTemplatesMax) names.push_back(file.name);
   }
   if (listing.Find(model::kSingleFile) == nullptr) names.emplace_back(model::kIndexFile);
   return names;

@@ -37,6 +37,8 @@ struct HubListing {
   const HubFile* Find(std::string_view name) const;
 };
 
+// A chat template of a name: additional_chat_templates/NAME.jinja.
+bool IsNamedTemplate(std::string_view name);
 // Letters, digits, '-' and '_', so that a path may be made of it.
 bool IsEtag(std::string_view text);
 

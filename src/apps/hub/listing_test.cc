@@ -90,5 +90,17 @@ TEST(HubListing, SmallFilesBeginWithTheConfiguration) {
                                                               "model.safetensors.index.json"}));
 }
 
+TEST(HubListing, NamedChatTemplatesAreSmallFiles) {
+  const auto listing =
+      Parse(Entry("config.json") + "," + Entry("model.safetensors") + "," +
+            Entry("chat_template.jinja") + "," + Entry("additional_chat_templates/tool_use.jinja") +
+            "," + Entry("additional_chat_templates/README.md") + "," +
+            Entry("additional_chat_templates/../config.jinja") + "," +
+            Entry("additional_chat_templates/a/b.jinja") + "," + Entry("other/tool_use.jinja"));
+  EXPECT_EQ(SmallFilesOf(*listing),
+            (std::vector<std::string>{"config.json", "chat_template.jinja",
+                                      "additional_chat_templates/tool_use.jinja"}));
+}
+
 }  // namespace
 }  // namespace millrace::apps

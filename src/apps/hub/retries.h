@@ -21,7 +21,7 @@ class Retries {
   explicit Retries(RetryPolicy policy) : policy_(std::move(policy)) {}
 
   // After a failure: waits and returns OK, or returns why the call must not be made again.
-  // `progressed`: it brought something before it failed.
+  // `progressed`: before it failed, it came nearer to its end than any call before it.
   Status Next(const HubResult& failed, bool progressed);
 
  private:

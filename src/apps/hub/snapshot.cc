@@ -142,7 +142,8 @@ Result<HubBlob> SnapshotDownload::BlobByHead(const std::string& name) {
 }
 
 Result<HubBlob> SnapshotDownload::BlobOf(const std::string& name) {
-  const HubFile* file = model::IsPlainName(name) ? listing_.Find(name) : nullptr;
+  const bool allowed = model::IsPlainName(name) || IsNamedTemplate(name);
+  const HubFile* file = allowed ? listing_.Find(name) : nullptr;
   if (file == nullptr) {
     return DataLoss(fmt::format("{} names the file {}, which the repository does not have",
                                 model::kIndexFile, Printable(name)));
@@ -159,11 +160,13 @@ Status SnapshotDownload::Get(const Part& part, const std::function<void(int64_t)
   return Link(part);
 }
 
-// snapshots/COMMIT/NAME -> ../../blobs/ETAG, replaced as a whole.
+// snapshots/COMMIT/NAME -> ../../blobs/ETAG, replaced as a whole. A name may have one folder.
 Status SnapshotDownload::Link(const Part& part) {
   const std::string link = folder_ + "/" + part.name;
-  const std::string target = "../../blobs/" + part.blob.etag;
+  const bool in_folder = part.name.find('/') != std::string::npos;
+  const std::string target = (in_folder ? "../../../blobs/" : "../../blobs/") + part.blob.etag;
   std::error_code error;
+  if (in_folder) fs::create_directories(fs::path(link).parent_path(), error);
   if (fs::read_symlink(link, error) == target && !error) return OkStatus();
   const std::string made = fmt::format("{}.{}.tmp", link, ::getpid());
   ::unlink(made.c_str());

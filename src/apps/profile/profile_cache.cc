@@ -19,8 +19,9 @@ constexpr size_t kKeyDigits = 24;
 }  // namespace
 
 std::string ProfileSubject::Key() const {
-  const std::string all = fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", kMeasurement, Version(), device,
-                                      numeric_class, threads, DTypeName(dtype), DumpJson(config));
+  std::string all = fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}", kMeasurement, Version(), device,
+                                numeric_class, threads, DTypeName(dtype), DumpJson(config));
+  if (cpu_quota) all += fmt::format("\n{}", *cpu_quota);
   return "profile-" + Hex(Sha256Of(all)).substr(0, kKeyDigits);
 }
 

@@ -20,6 +20,7 @@ struct ProfileSubject {
   std::string device;  // as tensor::CpuName: processor, instruction set, threads
   std::string numeric_class;
   int threads = 0;
+  std::optional<double> cpu_quota = {};  // of the control group
 
   std::string Key() const;  // also of this release
 };

@@ -119,7 +119,8 @@ TEST_F(ShapeProfile, TheCacheHasWhatWasMeasuredHere) {
         ProfileSubject{TinyConfig(kLayers), DType::kF32, "cpu, 2 threads", "class", 2},
         ProfileSubject{TinyConfig(kLayers), DType::kBF16, "another", "class", 2},
         ProfileSubject{TinyConfig(kLayers), DType::kBF16, "cpu, 2 threads", "another", 2},
-        ProfileSubject{TinyConfig(kLayers), DType::kBF16, "cpu, 2 threads", "class", 1}}) {
+        ProfileSubject{TinyConfig(kLayers), DType::kBF16, "cpu, 2 threads", "class", 1},
+        ProfileSubject{TinyConfig(kLayers), DType::kBF16, "cpu, 2 threads", "class", 2, 0.5}}) {
     EXPECT_NE(other.Key(), subject.Key());
   }
   // What does not fit is not used, whatever the file's name.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "apps/profile/shape_profile.h"
+#include "base/control_groups.h"
 #include "base/log.h"
 #include "model/config.h"
 #include "model/describe.h"
@@ -35,8 +36,8 @@ Status WorkerProfiler::ReadModel() {
   MR_ASSIGN_OR_RETURN(const model::ModelDescription described,
                       model::DescribeModel(options_.folder));
   spec_ = described.spec;
-  subject_ = {std::move(config), spec_.dtype, options_.device, options_.numeric_class,
-              options_.threads};
+  subject_ = {std::move(config),      spec_.dtype,      options_.device,
+              options_.numeric_class, options_.threads, ReadCpuQuota()};
   return OkStatus();
 }
 
