@@ -226,7 +226,12 @@ class Harness {
       for (cluster::ControllerAction& action : now) {
         auto* send = std::get_if<cluster::SendToWorker>(&action);
         MR_CHECK(send != nullptr) << "a worker was rejected";
-        if (auto* step = std::get_if<PipelineStep>(&send->message)) {
+        auto* step = std::get_if<PipelineStep>(&send->message);
+        if (step != nullptr && step->plan->IsTest()) {
+          controller_->Receive(last_hops_.at(step->pipeline),
+                               StepDone{step->pipeline, {.id = kTestStep}}, now_);
+          controller_->Advance(now_);
+        } else if (step != nullptr) {
           sequences_max_ = std::max(sequences_max_, static_cast<int>(step->plan->sequences.size()));
           in_flight_.push_back({last_hops_.at(step->pipeline), std::move(*step)});
         } else {

@@ -79,6 +79,7 @@ class TimedCollective : public net::Collective {
     seconds_ += Now(clock) - begin;
     return status;
   }
+  bool Waits() const override { return inner_->Waits(); }
   void Abort(std::string_view why) override { inner_->Abort(why); }
   double Take() { return std::exchange(seconds_, 0); }
 

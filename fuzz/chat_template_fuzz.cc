@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   config.chat_templates[kDefaultTemplateName] =
       std::string(reinterpret_cast<const char*>(data), size);
   const ChatTemplateLimits limits{.output_bytes = 1 << 20, .fuel = 20'000, .work_bytes = 1 << 20};
-  auto chat_template = ChatTemplate::FromConfig(config, {"<s>"}, limits);
+  auto chat_template = ChatTemplate::FromConfig(config, {"<s>"}, ContentFormat::kAuto, limits);
   if (!chat_template.ok()) return 0;
   auto text =
       (*chat_template)

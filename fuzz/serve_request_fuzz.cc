@@ -44,7 +44,13 @@ void CheckChat(const serve::TranslatedRequest& request) {
   MR_CHECK(json.ok() && json->is_object()) << chat;
   const serve::ParseContext context{.vocab_size = kVocab, .max_model_len = kContext};
   const auto parsed = serve::ParseChatRequest(chat, context);
-  if (const auto* error = std::get_if<serve::ApiError>(&parsed)) MR_CHECK(!error->message.empty());
+  if (const auto* error = std::get_if<serve::ApiError>(&parsed)) {
+    MR_CHECK(!request.names.Of(*error).message.empty());
+  }
+}
+
+void CheckOllama(const serve::OllamaRequest& request) {
+  if (!request.load) CheckChat(request.chat);
 }
 
 template <typename T, typename Check>
@@ -80,7 +86,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         CheckOptions(request.options, context);
         const auto messages = millrace::ParseJson(request.conversation.messages, 256);
         MR_CHECK(messages.ok() && messages->is_array() && !messages->empty());
-        for (const millrace::Json& message : *messages) MR_CHECK(message["content"].is_string());
+        for (const millrace::Json& message : *messages) {
+          const millrace::Json content = message.value("content", millrace::Json());
+          MR_CHECK(content.is_string() || content.is_array() || content.is_null());
+        }
       });
       break;
     case 2:
@@ -90,10 +99,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       Try(serve::ParseDetokenizeRequest(body, context),
           [](const serve::DetokenizeRequest& request) { CheckTokens(request.tokens); });
       break;
-    case 4: Try(serve::ChatOfMessages(body, data[0] >= 128), CheckChat); break;
+    case 4:
+      Try(serve::ChatOfMessages(body, {.count_only = data[0] >= 128, .reasons = data[0] % 32 < 16}),
+          CheckChat);
+      break;
     case 5: Try(serve::ChatOfResponses(body, {.id = "resp_1"}), CheckChat); break;
-    case 6: Try(serve::ChatOfOllama(body, serve::OllamaRoute::kChat), CheckChat); break;
-    case 7: Try(serve::ChatOfOllama(body, serve::OllamaRoute::kGenerate), CheckChat); break;
+    case 6:
+      Try(serve::ReadOllamaRequest(body, {.route = serve::OllamaRoute::kChat}), CheckOllama);
+      break;
+    case 7:
+      Try(serve::ReadOllamaRequest(body, {.route = serve::OllamaRoute::kGenerate}), CheckOllama);
+      break;
     case 8:
       Try(serve::ParseEmbeddingRequest(body, context), [](const auto& r) { CheckVectors(r); });
       break;

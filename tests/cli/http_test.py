@@ -157,6 +157,42 @@ class UnixSocket(unittest.TestCase):
             self.assertIn(sentence, done.stderr)
 
 
+def has_ipv6():
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+class Hosts(unittest.TestCase):
+    """--host as people spell it. The address that is printed is one that clients reach."""
+
+    def test_spellings(self):
+        spellings = [("localhost", "localhost"), ("*", "127.0.0.1"), ("0.0.0.0", "127.0.0.1")]
+        if has_ipv6():
+            spellings += [("::1", "[::1]"), ("[::1]", "[::1]"), ("[::]", "127.0.0.1")]
+        for given, shown in spellings:
+            with self.subTest(given), subprocess.Popen(
+                    [PROGRAM, "serve", MODEL, "--host", given, "--port", "0"],
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+                try:
+                    output = ""
+                    while "curl " not in output:
+                        line = process.stdout.readline()
+                        self.assertTrue(line, output)
+                        output += line
+                    url = re.search(r"Serving demo on (http://\S+):(\d+)\n", output)
+                    self.assertEqual(url.group(1), f"http://{shown}", output)
+                    host = shown.strip("[]")
+                    connection = http.client.HTTPConnection(host, int(url.group(2)), timeout=30)
+                    connection.request("GET", "/ready")
+                    self.assertEqual(connection.getresponse().status, 200)
+                    connection.close()
+                finally:
+                    process.terminate()
+
+
 class Http(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -14,6 +14,13 @@ def chat_template(server, value):
     same(server.json("/detokenize", {"tokens": tokens})["prompt"], "[[sea]]")
 
 
+def content_format(server, _):
+    """The template of this test would show parts without anything between them."""
+    parts = [{"type": "text", "text": text} for text in ("sea", "wind")]
+    tokens = server.json("/tokenize", {"messages": [{"role": "user", "content": parts}]})["tokens"]
+    same(server.json("/detokenize", {"tokens": tokens})["prompt"], "[[sea\nwind]]")
+
+
 def tool_calls(server, _):
     """The template of this test shows no way to write calls."""
     _, headers, _ = server.request("POST", "/v1/chat/completions", {
@@ -56,6 +63,11 @@ def own_template(server, _):
     asked = {"messages": [{"role": "user", "content": "sea"}],
              "chat_template": "<<{{ messages[0].content }}>>"}
     same(server.json("/apply-template", asked)["prompt"], "<<sea>>")
+
+
+def clamps_length(server, _):
+    asked = {"prompt": "Once upon a time", "max_tokens": 1_000_000, "stop": ["e"]}
+    same(len(server.json("/v1/completions", asked)["choices"]), 1)
 
 
 def object_store(server, value):

@@ -47,6 +47,11 @@ def port(server, value):
     same(server.port, int(value))
 
 
+def root_path(server, value):
+    same(server.json(value + "/v1/models"), server.json("/v1/models"))
+    same(server.json(value + "//openapi.json/")["servers"], [{"url": value}])
+
+
 def names(server, *values):
     same([m["id"] for m in server.json("/v1/models")["data"]], list(values))
 
@@ -99,6 +104,16 @@ def certificate(server, value):
     same(shown.split(), value.read_text().split())
 
 
+def closes_idle(server, _):
+    begun = time.monotonic()
+    with contextlib.closing(server.connect()) as connection:
+        connection.request("GET", "/live", headers=server.headers())
+        connection.getresponse().read()
+        connection.sock.settimeout(20)
+        same(connection.sock.recv(1), b"")
+    check(1 < time.monotonic() - begun < 15, "it was closed after --keep-alive-timeout")
+
+
 def aborts_what_runs(server, _):
     """The last check of its server: it ends."""
     in_parallel([lambda: server.request(
@@ -106,8 +121,10 @@ def aborts_what_runs(server, _):
     wait_until(lambda: server.metric("vllm:num_requests_running") > 0, "it runs")
     begun = time.monotonic()
     server.signal(signal.SIGTERM)
+    wait_until(lambda: server.request("GET", "/ready")[0] == 503, "it is not ready any more")
+    server.complete()  # within --drain-delay
     same(server.process.wait(30), 0)
-    check(time.monotonic() - begun < 10, "it waited for what ran")
+    check(1.5 < time.monotonic() - begun < 12, "it took --drain-delay, and waited for what ran")
     wait_until(lambda: server.said("aborted after --shutdown-timeout"), "it says so")
 
 

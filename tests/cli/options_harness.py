@@ -74,7 +74,8 @@ class Running(Process):
     def read(self):
         for line in self.process.stdout:
             self.lines.append(line)
-            found = re.search(r"Serving .* on (https?)://(\[?[^\]]*\]?):(\d+)(?:\"})?$", line.strip())
+            found = re.search(r"Serving .* on (https?)://(\[?[^]/]*\]?):(\d+)(?:/[\w/]*)?(?:\"})?$",
+                              line.strip())
             if found:
                 self.scheme, self.host, self.port = found[1], found[2], int(found[3])
                 self.served.set()

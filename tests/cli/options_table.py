@@ -87,6 +87,7 @@ def front(kind, at):
     rows = {
         "--host": Row("127.0.0.2", effects.host),
         "--port": Row(free_port(), effects.port),
+        "--root-path": Row("/team/llm", effects.root_path),
         "--served-model-name": Row(("alpha", "beta"), effects.names),
         "--allowed-origins": Row("https://a.example", effects.origins),
         "--api-key": Row("sesame", effects.api_key),
@@ -96,11 +97,15 @@ def front(kind, at):
         "--ssl-certfile": Row(at.certificate[0], effects.certificate),
         "--ssl-keyfile": Row(at.certificate[1], lambda server, _: None),  # else no TLS at all
         "--chat-template": Row(
-            at.write("chat.jinja", "{% for m in messages %}[[{{ m.content }}]]{% endfor %}"),
+            at.write("chat.jinja", "{% for m in messages %}[[{% if m.content is string %}{{ m.content }}"
+                     "{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}]]{% endfor %}"),
             answers.chat_template),
+        "--chat-template-content-format": Row("string", answers.content_format),
         "--tool-call-parser": Row("json", answers.tool_calls),
         "--reasoning-parser": Row("think", answers.reasoning),
+        "--keep-alive-timeout": Row("2", effects.closes_idle),
         "--resume-grace": Row("30", answers.resumable),
+        "--drain-delay": Row("1.5", lambda server, _: None),  # the next row
         "--shutdown-timeout": Row("0.1", effects.aborts_what_runs, last=True),
     }
     if kind != "serve":
@@ -135,6 +140,7 @@ def sizes(kind, at):
         "--ping-interval": Row("0.001", answers.pings),
         "--request-log": Row(at.folder / "requests.jsonl", answers.request_log),
         "--trust-request-chat-template": Row((), answers.own_template),
+        "--clamp-max-tokens": Row((), answers.clamps_length),
     }
     if kind == "serve --cluster":
         rows["--pipeline-parallel-size"] = Row("2", effects.stages)

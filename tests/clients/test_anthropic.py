@@ -61,11 +61,39 @@ class AnthropicTest(ClientTest):
         used = answer.usage.input_tokens + answer.usage.cache_read_input_tokens
         self.assertEqual(count.input_tokens, used)
 
+    def test_an_answer_that_was_begun_is_continued(self):
+        begun = [*PARAMS["messages"], {"role": "assistant", "content": "Once upon a"}]
+        answer = self.client.messages.create(**{**PARAMS, "messages": begun})
+        self.assertEqual(answer.role, "assistant")
+        counted = self.client.messages.count_tokens(model="demo", messages=begun)
+        self.assertEqual(answer.usage.input_tokens + answer.usage.cache_read_input_tokens,
+                         counted.input_tokens)
+        with self.assertRaisesRegex(anthropic.BadRequestError, "must not end with white space"):
+            self.client.messages.create(**{**PARAMS, "messages": [
+                *PARAMS["messages"], {"role": "assistant", "content": "Once "}]})
+
+    def test_a_stream_begins_with_the_number_of_tokens(self):
+        counted = self.client.messages.count_tokens(model="demo", messages=PARAMS["messages"])
+        with self.client.messages.stream(**PARAMS) as stream:
+            first = next(event for event in stream if event.type == "message_start")
+            usage = first.message.usage
+            self.assertEqual(usage.input_tokens + usage.cache_read_input_tokens, counted.input_tokens)
+
+    def test_fields_of_agents(self):
+        raw = self.client.messages.with_raw_response.create(
+            **{**PARAMS, "max_tokens": 32000}, thinking={"type": "adaptive"}, timeout=60,
+            system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+            tools=[{"type": "web_search_20250305", "name": "web_search"}], stop_sequences=["e"])
+        self.assertEqual(raw.headers["x-millrace-ignored"], "thinking, tools[0].web_search_20250305")
+        answer = self.client.messages.create(**{**PARAMS, "extra_body": {
+            "output_config": {"format": {"type": "json_schema", "schema": {"enum": ["port"]}}}}})
+        self.assertEqual(answer.content[0].text, '"port"')
+
     def test_failures(self):
         with self.assertRaises(anthropic.NotFoundError):
             self.client.messages.create(**{**PARAMS, "model": "other"})
         image = [{"type": "image", "source": {"type": "url", "url": "http://127.0.0.1:1/"}}]
-        with self.assertRaisesRegex(anthropic.BadRequestError, "types text"):
+        with self.assertRaisesRegex(anthropic.BadRequestError, "type must be text"):
             self.client.messages.create(**{**PARAMS, "messages": [
                 {"role": "user", "content": image}]})
 

@@ -49,6 +49,10 @@ def knows(command, option):
     return not offered(command) or re.search(name, help_of(command)) is not None
 
 
+def args_of(container):
+    return dict(a[2:].split("=", 1) for a in container["args"] if "=" in a)
+
+
 class WithChecks(unittest.TestCase):
     def check_command(self, words, where):
         """`words` begins with the command: serve, worker, token, certs."""
@@ -100,6 +104,23 @@ class Systemd(WithChecks):
                 drain_s = int(words[words.index("--shutdown-timeout") + 1])
                 self.assertGreater(int(service["TimeoutStopSec"][0]), drain_s,
                                    "killed while it still drains")
+
+    def test_the_unit_for_one_machine_is_as_hardened(self):
+        service = read_unit(DEPLOY / "systemd" / "millrace.service")["Service"]
+        controller = read_unit(DEPLOY / "systemd" / UNITS[0])["Service"]
+        own = {"EnvironmentFile", "LoadCredential", "ExecStart"}
+        self.assertEqual({k: v for k, v in service.items() if k not in own},
+                         {k: v for k, v in controller.items() if k not in own})
+        words = shlex.split(service["ExecStart"][0])
+        self.check_command(words[1:], "millrace.service")
+        for word in words:
+            if word.startswith("%d/"):
+                self.assertIn(f"{word[3:]}:/etc/millrace/{word[3:]}", service["LoadCredential"])
+        self.assertEqual(service["EnvironmentFile"], ["/etc/millrace/millrace.env"])
+        for line in (DEPLOY / "systemd" / "millrace.env").read_text().splitlines():
+            if line.startswith("MILLRACE_") and not line.startswith("MILLRACE_MODEL="):
+                option = "--" + line.partition("=")[0][9:].lower().replace("_", "-")
+                self.assertTrue(knows("serve", option), line)
 
     def test_the_admin_socket_has_a_folder_that_commands_can_reach(self):
         service = read_unit(DEPLOY / "systemd" / UNITS[0])["Service"]
@@ -263,8 +284,11 @@ class Kubernetes(WithChecks):
                     used.add(volume["secret"]["secretName"])
                 elif "persistentVolumeClaim" in volume:
                     self.assertIn(volume["persistentVolumeClaim"]["claimName"], claims)
-            self.assertEqual(len(used & set(secrets)), 2, "token and certificates")
-            args = dict(a[2:].split("=", 1) for a in self.container(each)["args"] if "=" in a)
+            wanted = {"millrace-token", volumes["tls"]["secret"]["secretName"]}
+            if args_of(self.container(each)).get("host") == "0.0.0.0":
+                wanted.add("millrace-api-key")  # other pods reach it
+            self.assertEqual(used & set(secrets), wanted)
+            args = args_of(self.container(each))
             self.assertEqual(args["token"], mounts["token"] + "/token")
             self.assertEqual(args["tls-dir"], mounts["tls"])
             self.assertEqual(secrets[volumes["tls"]["secret"]["secretName"]],
@@ -299,7 +323,7 @@ class Kubernetes(WithChecks):
             self.assertTrue(own["readOnlyRootFilesystem"])
             self.assertEqual(own["capabilities"], {"drop": ["ALL"]})
             drain = [int(a.split("=")[1]) for a in container["args"]
-                     if a.startswith("--shutdown-timeout=")]
+                     if a.startswith(("--shutdown-timeout=", "--drain-delay="))]
             pause = int(container.get("lifecycle", {}).get("preStop", {}).get(
                 "exec", {}).get("command", ["", "0"])[1])
             self.assertGreater(spec["terminationGracePeriodSeconds"], sum(drain) + pause)
@@ -307,6 +331,18 @@ class Kubernetes(WithChecks):
                 if variable["name"] == "MILLRACE_GRACE":
                     self.assertEqual(variable["value"],
                                      f"{spec['terminationGracePeriodSeconds']}s")
+
+
+class KubernetesModels(unittest.TestCase):
+    def test_a_job_fills_the_claim_that_pods_read(self):
+        job = yaml.safe_load((DEPLOY / "kubernetes-models" / "fill.yaml").read_text())
+        claims = {o["metadata"]["name"]: o for o in manifests()[1]
+                  if o["kind"] == "PersistentVolumeClaim"}
+        spec = job["spec"]["template"]["spec"]
+        claim = next(v["persistentVolumeClaim"] for v in spec["volumes"] if "emptyDir" not in v)
+        self.assertFalse(claim.get("readOnly"))
+        self.assertEqual(claims[claim["claimName"]]["spec"]["accessModes"], ["ReadWriteMany"])
+        self.assertEqual(job["metadata"]["namespace"], "millrace")
 
 
 class KubernetesFleet(unittest.TestCase):
@@ -349,7 +385,7 @@ class Slurm(WithChecks):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         head = self.path.read_text().split("set -euo")[0]
         for line in re.findall(r"(?m)^#SBATCH (.*)$", head):
-            self.assertRegex(line, r"^--[a-z-]+=\S+$")
+            self.assertRegex(line, r"^--[a-z-]+(=\S+)?$")
 
     def test_options_exist(self):
         text = self.path.read_text().replace("\\\n", " ")

@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import http.client
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -32,6 +33,24 @@ class ControllerDies(ClusterTest):
 
     def test_started_again_it_goes_on_with_ranks(self):
         self.check_goes_on("--tensor-parallel-size")
+
+    def test_a_store_that_was_lost_is_joined_again(self):
+        port, workers_port = free_port(), free_port()
+        controller = self.controller(port, workers_port)
+        self.workers(workers_port)
+        for _ in range(2):
+            controller.wait_for("every layer")
+            controller.process.kill()
+            controller.process.wait()
+            controller = self.controller(port, workers_port)
+        controller.wait_for("leading, term")
+        controller.process.kill()
+        controller.process.wait()
+        shutil.rmtree(self.folder / "state")
+        controller = self.controller(port, workers_port)
+        controller.wait_for("every layer")
+        self.run_all([Stream([port], request) for request in self.asked[:1]])
+        self.assertEqual(controller.stop(), 0, "".join(controller.lines))
 
     def check_goes_on(self, cut):
         port, workers_port = free_port(), free_port()

@@ -37,6 +37,7 @@ class TwoControllers(ClusterTest):
         self.addCleanup(log.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
+        self.etcd_process = process
         return "etcd://" + client.split("//")[1]
 
     def controller(self, store, port, workers_port, *more):
@@ -139,21 +140,41 @@ class Stopped(TwoControllers):
         self.assertGreater(len(told), 0)
         for number, data in told:
             self.assertIsNone(number)
-            self.assertIn("no longer the leader", data)
+            self.assertRegex(data, "no longer the leader|a later leader has taken over")
 
 
-class StoppedWithItsStore(TwoControllers):
-    """The leader holds the lock of the embedded store, so a stopped leader has no successor. When it
-    wakes, its lease has expired; it ends, and its successor begins."""
+class Alone(TwoControllers):
+    """Nobody can have led while the leader could not renew its lease: it takes it again and goes on."""
 
-    def wake(self, leader, standby, stopped):
-        time.sleep(LEASE_S + 2)
+    def goes_on(self, leader, ports, workers, pause):
+        streams = [Stream(ports, request) for request in self.asked]
+        with concurrent.futures.ThreadPoolExecutor(len(streams)) as pool:
+            running = [pool.submit(stream.run) for stream in streams]
+            self.wait_until_under_way(streams, 0.4)
+            pause()
+            leader.wait_for("leading again")
+            for one in running:
+                one.result(STREAM_LIMIT_S)
+        self.check(streams, workers)
+        self.assertIsNone(leader.process.poll())
+
+    def stop_for(self, process, seconds):
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGCONT)
+
+    def test_stopped_with_sqlite(self):
+        leader, standby, ports, workers = self.pair(f"sqlite:{self.folder / 'state'}")
+        self.goes_on(leader, ports, workers, lambda: self.stop_for(leader.process, LEASE_S + 3))
         self.assertEqual(standby.said("leading"), [])
-        self.end(leader)
 
-    def test_stopped_with_sqlite_it_ends_as_it_wakes(self):
-        pair = self.pair(f"sqlite:{self.folder / 'state'}")
-        self.succeed(*pair, signal.SIGSTOP)
+    def test_etcd_stopped_and_no_standby(self):
+        port, workers_port = free_port(), free_port()
+        leader = self.controller(self.etcd(), port, workers_port, *self.journal())
+        self.lead(leader)
+        workers = self.workers(workers_port)
+        leader.wait_for("every layer")
+        self.goes_on(leader, [port], workers, lambda: self.stop_for(self.etcd_process, LEASE_S + 7))
 
 
 if __name__ == "__main__":

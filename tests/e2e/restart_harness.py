@@ -206,14 +206,17 @@ class ClusterTest(unittest.TestCase):
               f"{max(s.longest_gap_s for s in streams):.2f} s within a connection; connections "
               f"{[s.connections for s in streams]}", flush=True)
 
-    def kill_under(self, streams, controller, share, how=signal.SIGKILL):
-        """Once every stream has begun and all together have that share of their events."""
+    def wait_until_under_way(self, streams, share):
+        """Until every stream has begun and all together have that share of their events."""
         whole = TOKENS * sum(s.choices for s in streams)
         end = time.monotonic() + STREAM_LIMIT_S
         while not all(s.events for s in streams) or (
                 sum(len(s.events) for s in streams) < share * whole):
-            self.assertLess(time.monotonic(), end, "".join(controller.lines))
+            self.assertLess(time.monotonic(), end, "the streams do not go on")
             time.sleep(0.005)
+
+    def kill_under(self, streams, controller, share, how=signal.SIGKILL):
+        self.wait_until_under_way(streams, share)
         running = sum(not s.done for s in streams)
         controller.process.send_signal(how)
         if how == signal.SIGKILL:

@@ -5,10 +5,8 @@ when it goes on; without a controller it is not healthy, but lives.
 Usage: worker_health.py PROGRAM MODEL [unittest arguments]
 """
 import contextlib
-import ctypes
 import http.client
 import json
-import os
 import pathlib
 import signal
 import sys
@@ -18,43 +16,11 @@ import unittest
 
 from cluster_processes import free_port
 from joined_cluster import JoinedCluster
+from stopped_thread import Stopped, thread_named
 
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
 MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
 LIMIT_S = 60
-PTRACE_INTERRUPT, PTRACE_DETACH, PTRACE_SEIZE = 0x4207, 17, 0x4206
-WAIT_ALL = 0x40000000  # __WALL
-
-
-class Stopped:
-    """A thread of another process that stands still, while the others of that process run. All
-    calls for it must come from one thread."""
-
-    def __init__(self, tid):
-        self.tid = tid
-        self.libc = ctypes.CDLL(None, use_errno=True)
-        self.libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p,
-                                     ctypes.c_void_p]
-        self.libc.ptrace.restype = ctypes.c_long
-
-    def call(self, what):
-        if self.libc.ptrace(what, self.tid, None, None) != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-    def __enter__(self):
-        self.call(PTRACE_SEIZE)
-        self.call(PTRACE_INTERRUPT)
-        os.waitpid(self.tid, WAIT_ALL)
-
-    def __exit__(self, *_):
-        self.call(PTRACE_DETACH)
-
-
-def thread_named(pid, name):
-    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        if (task / "comm").read_text().strip() == name:
-            return int(task.name)
-    raise AssertionError(f"no thread {name}")
 
 
 class Health(JoinedCluster):

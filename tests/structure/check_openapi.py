@@ -30,6 +30,8 @@ BELOW = {
     ("GET", "/v1/batches/"): ["{id}"],
     ("POST", "/v1/batches/"): ["{id}/cancel"],
     ("GET", "/v1/streams/"): ["{id}"],
+    ("GET", "/api/blobs/"): ["{digest}"],
+    ("POST", "/api/blobs/"): ["{digest}"],
     ("GET", "/v1/models/"): ["{id}"],
 }
 

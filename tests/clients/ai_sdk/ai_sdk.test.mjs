@@ -65,13 +65,18 @@ each("a text", async (model) => {
 
 each("a stream says the same as the whole text", async (model) => {
   const whole = await generateText({ ...brief, model: model("demo"), system: "Be brief.", prompt });
-  const stream = streamText({ ...brief, model: model("demo"), system: "Be brief.", prompt });
-  const parts = [];
-  for await (const part of stream.textStream) parts.push(part);
-  assert.ok(parts.length > 1);
-  assert.equal(parts.join(""), whole.text);
-  assert.equal((await stream.usage).outputTokens, 16);
-  assert.equal(await stream.finishReason, "length");
+  let most = 0;
+  // On a busy machine one part may have all of the text.
+  for (let tries = 0; tries < 5 && most < 2; ++tries) {
+    const stream = streamText({ ...brief, model: model("demo"), system: "Be brief.", prompt });
+    const parts = [];
+    for await (const part of stream.textStream) parts.push(part);
+    most = Math.max(most, parts.length);
+    assert.equal(parts.join(""), whole.text);
+    assert.equal((await stream.usage).outputTokens, 16);
+    assert.equal(await stream.finishReason, "length");
+  }
+  assert.ok(most > 1);
 });
 
 each("an object of a schema", async (model) => {

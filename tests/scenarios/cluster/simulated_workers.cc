@@ -12,6 +12,11 @@ namespace {
 
 constexpr int64_t kBytesPerTokenLayer = 8;
 
+bool IsTest(const SendToWorker& send) {
+  const auto* step = std::get_if<PipelineStep>(&send.message);
+  return step != nullptr && step->plan->IsTest();
+}
+
 }  // namespace
 
 SimulatedCluster::Worker* SimulatedCluster::ByConnection(ConnectionId connection) {
@@ -28,8 +33,8 @@ SimulatedCluster::Worker* SimulatedCluster::ByAddress(const WorkerAddress& addre
   return nullptr;
 }
 
-// Prints the controller's actions and lets the workers act on them. One line for all workers that
-// get the same message one after the other.
+// Prints the controller's actions, without test steps, and lets the workers act on them. One line
+// for all workers that get the same message one after the other.
 void SimulatedCluster::Take(const std::vector<ControllerAction>& actions) {
   std::vector<std::string> to;
   std::string message;
@@ -40,6 +45,7 @@ void SimulatedCluster::Take(const std::vector<ControllerAction>& actions) {
   std::vector<Worker*> disconnected;
   for (const ControllerAction& action : actions) {
     if (const auto* send = std::get_if<SendToWorker>(&action)) {
+      if (IsTest(*send)) continue;
       const Worker* worker = ByConnection(send->to);
       const std::string name = worker != nullptr ? worker->name : "a worker that is gone";
       std::string text = text_.Line(send->message);
@@ -141,6 +147,14 @@ void SimulatedCluster::Do(Worker& worker, const ClosePipeline& message) {
 void SimulatedCluster::Do(Worker& worker, const PipelineStep& message) {
   const std::vector<PipelineHop>& hops = hops_.at(message.pipeline);
   if (ByAddress(hops.front().ranks.front()) != &worker) return;
+  if (message.plan->IsTest()) {  // it takes no time
+    const Worker* last = ByAddress(hops.back().ranks.front());
+    if (last == nullptr) return;
+    events_.emplace(now_, [this, session = last->connection, pipeline = message.pipeline] {
+      controller_->Receive(session, StepDone{pipeline, {.id = kTestStep}}, now_);
+    });
+    return;
+  }
   Time end = now_;
   for (const PipelineHop& hop : hops) {
     Worker* first_rank = ByAddress(hop.ranks.front());
