@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Runs the job of deploy/slurm with the real program on two hosts, with its own options, names and
+certificates, and ends it as Slurm does before a time limit. `srun` and `scontrol` are stand-ins
+that start what the job asks for on the host that it names. Needs root (for `ip netns`).
+
+Usage: slurm_run_test.py PROGRAM MODEL
+"""
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+
+from hosts import Host, Network, skip_if_unavailable
+
+PROGRAM, MODEL = (str(pathlib.Path(a).resolve()) for a in sys.argv[1:3])
+JOB = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "slurm" / "millrace.sbatch"
+
+SRUN = """#!/usr/bin/env bash
+while [ "${1#--}" != "$1" ]; do
+  case $1 in --nodelist=*) node=${1#--nodelist=} ;; esac
+  shift
+done
+exec ip netns exec "$(<"$SPACES/$node")" "$@"
+"""
+
+
+def tools(folder, hosts):
+    """The stand-ins, and the namespace of each host for them."""
+    (folder / "bin").mkdir()
+    names = "\\n".join(h.name for h in hosts)
+    for name, text in (("srun", SRUN), ("scontrol", f"#!/bin/sh\nprintf '{names}\\n'\n")):
+        (folder / "bin" / name).write_text(text)
+        (folder / "bin" / name).chmod(0o755)
+    (folder / "spaces").mkdir()
+    for host in hosts:
+        (folder / "spaces" / host.name).write_text(host.space)
+
+
+def run(folder):
+    text = JOB.read_text()
+    grace_s = int(re.search(r"#SBATCH --signal=B:TERM@(\d+)", text).group(1))
+    hosts = [Host(f"node{i}", f"10.80.0.{i + 1}", [], folder) for i in (1, 2)]
+    with Network(hosts):
+        tools(folder, hosts)
+        environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": str(folder),
+                       "SPACES": str(folder / "spaces"), "SLURM_JOB_ID": "7",
+                       "SLURM_JOB_NODELIST": "node[1-2]", "MODEL": MODEL, "MILLRACE": PROGRAM,
+                       "STORE_DIR": str(folder / "store"),
+                       "MILLRACE_KV_CACHE_MEMORY": "64MiB",  # the workers share this memory
+                       "MILLRACE_PIPELINE_PARALLEL_SIZE": "2"}
+        with open(hosts[0].folder / "log", "w") as log:
+            job = subprocess.Popen(["bash", str(JOB)], cwd=folder, env=environment, stdout=log,
+                                   stderr=subprocess.STDOUT)
+        (hosts[1].folder / "log").touch()
+        hosts[0].processes.append(job)
+        hosts[0].wait_until_ready(hosts)
+        hosts[0].check_answers((folder / "millrace-7" / "api.key").read_text().strip())
+        said = hosts[0].said()
+        assert "does not reach itself" not in said, said
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(grace_s) == 0, hosts[0].said()[-3000:]
+        left = subprocess.run(["pgrep", "-f", str(folder)], check=False, capture_output=True)
+        assert left.returncode != 0, f"still running: {left.stdout}"
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        run(pathlib.Path(folder))
+
+
+if __name__ == "__main__":
+    sys.exit(skip_if_unavailable(main))
