@@ -4,9 +4,13 @@ or stopped so long that it is succeeded, and wakes as a zombie. Clients come bac
 each must have every event of its stream once, byte for byte what one undisturbed process sends.
 Tests that want etcd are skipped where it is not installed, or the build is without it.
 
+With MILLRACE_LONG_PAUSES in the environment, pauses that nobody else may use take 60 s, and etcd is
+away for 30 s.
+
 Usage: controller_takeover.py PROGRAM MODEL [--streams N] [unittest arguments]
 """
 import concurrent.futures
+import os
 import shutil
 import signal
 import subprocess
@@ -19,6 +23,7 @@ from restart_harness import GRACE, PROGRAM, ClusterTest, Stream, options, rest
 
 LOST_LEADERSHIP = 75
 LEASE_S = 5
+LONG = "MILLRACE_LONG_PAUSES" in os.environ  # of 60 s and 30 s, not of a little more than the lease
 PATIENCE_S = 1.5  # of clients that do not wait for a leader that says nothing
 
 
@@ -146,6 +151,14 @@ class Stopped(TwoControllers):
 class Alone(TwoControllers):
     """Nobody can have led while the leader could not renew its lease: it takes it again and goes on."""
 
+    def alone(self, store):
+        port, workers_port = free_port(), free_port()
+        leader = self.controller(store, port, workers_port, *self.journal())
+        self.lead(leader)
+        workers = self.workers(workers_port)
+        leader.wait_for("every layer")
+        return leader, port, workers
+
     def goes_on(self, leader, ports, workers, pause):
         streams = [Stream(ports, request) for request in self.asked]
         with concurrent.futures.ThreadPoolExecutor(len(streams)) as pool:
@@ -165,16 +178,18 @@ class Alone(TwoControllers):
 
     def test_stopped_with_sqlite(self):
         leader, standby, ports, workers = self.pair(f"sqlite:{self.folder / 'state'}")
-        self.goes_on(leader, ports, workers, lambda: self.stop_for(leader.process, LEASE_S + 3))
+        self.goes_on(leader, ports, workers, lambda: self.stop_for(leader.process, 60 if LONG else LEASE_S + 3))
         self.assertEqual(standby.said("leading"), [])
 
     def test_etcd_stopped_and_no_standby(self):
-        port, workers_port = free_port(), free_port()
-        leader = self.controller(self.etcd(), port, workers_port, *self.journal())
-        self.lead(leader)
-        workers = self.workers(workers_port)
-        leader.wait_for("every layer")
-        self.goes_on(leader, [port], workers, lambda: self.stop_for(self.etcd_process, LEASE_S + 7))
+        leader, port, workers = self.alone(self.etcd())
+        self.goes_on(leader, [port], workers,
+                     lambda: self.stop_for(self.etcd_process, 30 if LONG else LEASE_S + 7))
+
+    def test_stopped_with_etcd(self):
+        leader, port, workers = self.alone(self.etcd())
+        self.goes_on(leader, [port], workers,
+                     lambda: self.stop_for(leader.process, 60 if LONG else LEASE_S + 3))
 
 
 if __name__ == "__main__":
