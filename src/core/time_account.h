@@ -24,7 +24,7 @@ namespace millrace {
 // What the time was for.
 enum class TimeUse : uint8_t {
   kPrepare,    // in the front end: its body is read and its prompt tokenized
-  kQueue,      // has not started
+  kQueue,      // has not started, or not where it came to, and a limit holds it up
   kPrefill,    // in steps that compute its prompt
   kDecode,     // in steps that compute one token
   kRecompute,  // in steps that compute tokens which it had already computed once

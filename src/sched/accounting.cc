@@ -85,22 +85,26 @@ void Accounting::Settle(const Request& request, TimeAccount& account, Time now) 
 }
 
 void Accounting::SettleQueue(const Request& request, TimeAccount& account, Time now) const {
-  if (account.because() != TimeCause::kNone) {
-    account.Spend(TimeUse::kRequeue, account.because(), now);
-    return;
-  }
+  // A request that came from another pipeline still comes from there while no limit holds it up.
+  const bool came = account.because() != TimeCause::kNone;
   const QueueAhead& ahead = request.ahead;
   const QueueCauses::Totals totals = queue_causes_.At(now);
   for (size_t i = 0; i < totals.size(); ++i) {
     const Duration part = totals[i] - ahead.totals[i];
     if (part <= Duration{}) continue;
-    TimeEntry& entry =
-        account.Spend(TimeUse::kQueue, QueueCauses::kCauses[i],
-                      std::min(account.until() + part, now), {0, ahead.waiting, &ahead.ids});
+    const TimeCause lacked = QueueCauses::kCauses[i];
+    if (came && lacked == TimeCause::kStep) continue;
+    TimeEntry& entry = account.Spend(TimeUse::kQueue, lacked, std::min(account.until() + part, now),
+                                     {0, ahead.waiting, &ahead.ids});
     entry.others_tokens = ahead.prompt_tokens;
     entry.running = ahead.running;
   }
-  if (account.until() < now) account.Spend(TimeUse::kQueue, TimeCause::kStep, now);
+  if (account.until() >= now) return;
+  if (came) {
+    account.Spend(TimeUse::kRequeue, account.because(), now);
+  } else {
+    account.Spend(TimeUse::kQueue, TimeCause::kStep, now);
+  }
 }
 
 // It ran and was in no step before `next`.

@@ -153,6 +153,29 @@ TEST(Accounting, TravelsToAnotherScheduler) {
   to.RunToEnd();
 }
 
+// "More KV memory" would be no cure for a lost request that waits for a place among the sequences.
+TEST(Accounting, WhatItWaitsForIsNamedAlsoAfterALoss) {
+  SchedulerOptions one = Small();
+  one.max_num_seqs = 1;
+  Harness from({.scheduler = Small()}), to({.scheduler = one});
+  from.MustAdd(Prompt(8), MaxTokens(6));
+  Step(from, 10);
+  std::vector<DetachedRequest> left = from.scheduler().DetachAll(from.now());
+  ASSERT_EQ(left.size(), 1u);
+  left[0].request.account.Enter(TimeCause::kLoss);
+  left[0].request.id = RequestId(7);  // the other scheduler has requests of its own
+  to.MustAdd(Prompt(4), MaxTokens(8));
+  Step(to, 10);
+  ASSERT_TRUE(to.AddAsIs(left[0].request).ok());
+  Step(to, 30);
+  Step(to, 30);
+  const TimeAccount account = AccountOf(to, RequestId(7));
+  account.CheckIntegrity();
+  EXPECT_GE(Took(account, TimeUse::kQueue, TimeCause::kSequences), Duration::Millis(50));
+  EXPECT_LE(Took(account, TimeUse::kRequeue, TimeCause::kLoss), Duration::Millis(10));
+  to.RunToEnd();
+}
+
 TEST(Accounting, SequencesOfAPromptShareOneAccount) {
   Harness h({.scheduler = Small()});
   const RequestId id = h.MustAdd(Prompt(8), MaxTokens(4, 3));

@@ -26,6 +26,8 @@ constexpr double kFluctuations = 3, kGrowthMin = 8;
 constexpr size_t kLoadSamplesMin = 16;
 
 constexpr double kKvFull = 0.9, kStepsFull = 0.5, kPreemptionsMany = 0.01, kBusyMany = 0.85;
+// The mean TPOT as a share of its limit, from which on the limit holds prompts back.
+constexpr double kAtTpotLimit = 0.9;
 
 double MeanWaiting(std::span<const LoadSample> load) {
   double sum = 0;
@@ -50,7 +52,7 @@ InstanceSummary SummarizeInstance(std::span<const ServiceReport> runs, size_t in
     sum.full_of_tokens += use.full_of_tokens;
     sum.kv_block_seconds += use.kv_block_seconds;
     sum.kv_blocks_peak = std::max(sum.kv_blocks_peak, use.kv_blocks_peak);
-    summary.kv_blocks = use.kv_blocks;
+    summary.kv_blocks = std::max(summary.kv_blocks, use.kv_blocks);
     kv_capacity += use.kv_blocks * use.ready_s.value_or(run.simulated_s);
     summary.preemptions += use.preemptions + run.stats[index].preemptions_recompute +
                            run.stats[index].preemptions_swap;
@@ -153,6 +155,13 @@ std::string SimReport::Bottleneck() const {
         "the most sequences in a step, of {} ({:.0f} % of its steps are "
         "full); raise --max-num-seqs",
         instances[batches].name, full * 100);
+  }
+  // Steps are kept short for the limit, so prompts wait although the answers have room.
+  if (limits.tpot_s && latency.tpot.mean() > kAtTpotLimit * *limits.tpot_s) {
+    return fmt::format(
+        "the limit tpot={:.3g}ms: prompts wait so that answers keep it (mean TPOT {:.3g} ms); a "
+        "looser limit, more machines, or machines for prompts alone",
+        1e3 * *limits.tpot_s, 1e3 * latency.tpot.mean());
   }
   const double busy = instances[busiest].busy_share[stage];
   const double link = links.empty() ? 0 : links.front().busy_share;

@@ -126,6 +126,19 @@ TEST(ReportTest, SaysSaturatedInsteadOfALatency) {
   EXPECT_FALSE(ReportJson(report)["tpot_ms"].is_null());
 }
 
+// "The time of stage 0" would send its reader to buy machines.
+TEST(ReportTest, ATightLimitOfTpotIsTheBottleneckThatItIs) {
+  SimReport report = ReportOf(100, 3000, {1});
+  ASSERT_TRUE(report.saturation);
+  report.instances[0].full_of_sequences = 0.1;
+  EXPECT_EQ(report.Bottleneck().find("the time of instance 0"), 0u) << report.Bottleneck();
+  report.limits.tpot_s = 0.0105;
+  EXPECT_EQ(report.Bottleneck().find("the limit tpot=10.5ms: prompts wait so that answers keep it "
+                                     "(mean TPOT 10 ms)"),
+            0u)
+      << report.Bottleneck();
+}
+
 TEST(ReportTest, CsvRowsHaveTheHeadersColumns) {
   const auto commas = [](const std::string& line) {
     return std::count(line.begin(), line.end(), ',');

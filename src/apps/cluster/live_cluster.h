@@ -9,8 +9,9 @@
 
 namespace millrace::apps {
 
-// Asks the controller of `flags`, again and again for at most `wait` until each worker has a
-// profile and each link was measured. kFailedPrecondition: no worker has joined.
+// Asks the controller of `flags`. With `wait` it asks again and again until each worker has a
+// profile and each link was measured, and prints to stderr what lacks. kFailedPrecondition: no
+// worker has joined. kDeadlineExceeded: something lacks after `wait`.
 Result<std::string> FetchClusterFile(const AdminFlags& flags, Duration wait = {});
 
 }  // namespace millrace::apps

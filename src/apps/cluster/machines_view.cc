@@ -5,15 +5,18 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <vector>
 
 #include "apps/bench/statistics.h"
 #include "apps/cluster/json_fields.h"
+#include "cluster/control/link_probes.h"
 #include "cost/profile.h"
 #include "plan/io/quantity.h"
 
 namespace millrace::apps {
 namespace {
 
+constexpr size_t kNamedMax = 5;  // workers that lack something
 constexpr size_t kTextBytesMax = 1024;
 // Where no link was measured: two machines of one room.
 constexpr double kAssumedBytesPerS = 125e6, kAssumedLatency_s = 0.5e-3;
@@ -74,7 +77,8 @@ std::string NodeText(const MachineView& machine) {
     out += fmt::format("    numeric_class: {}\n", Quoted(machine.numeric_class));
   }
   if (machine.profile.empty()) {
-    out += "    # no profile: give the planner --node-profile, or a device of its catalogue\n";
+    out +=
+        "    # no profile: the planner takes that of a node with this device, or of the slowest\n";
   } else {
     out += fmt::format("    profile: {}\n", SingleQuoted(machine.profile));
   }
@@ -223,12 +227,28 @@ std::vector<LinkView> ReadLinks(const Json& answer) {
   return links;
 }
 
-bool IsComplete(const MachinesView& view) {
-  const size_t machines = view.machines.size();
+std::string Lacking(const MachinesView& view) {
+  if (view.machines.empty()) return "no worker has joined";
+  std::vector<std::string> lacks, unmeasured;
+  for (const MachineView& machine : view.machines) {
+    if (machine.profile.empty()) unmeasured.push_back(machine.name);
+  }
+  if (!unmeasured.empty()) {
+    const size_t named = std::min(unmeasured.size(), kNamedMax);
+    std::string names =
+        fmt::format("{}", fmt::join(unmeasured.begin(), unmeasured.begin() + named, ", "));
+    if (named < unmeasured.size()) names += fmt::format(" and {} more", unmeasured.size() - named);
+    lacks.push_back("no profile of " + names);
+  }
+  const size_t probed = std::min(view.machines.size(), cluster::LinkProbeOptions::kWorkersMax);
   const SortedLinks links = SortLinks(view);
-  return links.all.size() == machines * (machines - 1) &&
-         links.controllers.size() == 2 * machines &&
-         std::ranges::none_of(view.machines, &std::string::empty, &MachineView::profile);
+  const auto add = [&](size_t measured, size_t all, std::string_view which) {
+    if (measured >= all) return;
+    lacks.push_back(fmt::format("{} of {} links {} not measured", all - measured, all, which));
+  };
+  add(links.all.size(), probed * (probed - 1), "between workers");
+  add(links.controllers.size(), 2 * probed, "of the controller");
+  return fmt::format("{}", fmt::join(lacks, "; "));
 }
 
 Result<std::string> FormatClusterFile(const MachinesView& view) {

@@ -82,13 +82,13 @@ nodes:
     memory: 8000000000 B
     # its price is not known
     numeric_class: "cpu, libm 1"
-    # no profile: give the planner --node-profile, or a device of its catalogue
+    # no profile: the planner takes that of a node with this device, or of the slowest
   - name: "b b"
     region: "east"
     device: "unknown"
     memory: 8000000000 B
     # its price is not known
-    # no profile: give the planner --node-profile, or a device of its catalogue
+    # no profile: the planner takes that of a node with this device, or of the slowest
   - name: "c"
     region: "west"
     device: "a CPU, 2 threads"
@@ -194,7 +194,10 @@ TEST(MachinesView, OneWorkerWithoutAnyFacts) {
 
 TEST(MachinesView, CompleteMeansProfilesAndBothDirectionsOfEachLink) {
   Json answer = {{"workers", {Worker("a", ""), Worker("b", "")}}, {"links", Json::array()}};
-  const auto complete = [&] { return IsComplete(ReadMachinesView(answer)); };
+  const auto lacking = [&] { return Lacking(ReadMachinesView(answer)); };
+  EXPECT_EQ(lacking(),
+            "no profile of a, b; 2 of 2 links between workers not measured; 4 of 4 links of the "
+            "controller not measured");
   answer["workers"][0]["profile"] = answer["workers"][1]["profile"] = "{}";
   for (const auto& [from, to] : {std::pair("a", "b"),
                                  {"b", "a"},
@@ -202,14 +205,15 @@ TEST(MachinesView, CompleteMeansProfilesAndBothDirectionsOfEachLink) {
                                  {"a", "coordinator"},
                                  {"coordinator", "b"},
                                  {"b", "coordinator"}}) {
-    EXPECT_FALSE(complete()) << from << " " << to;
+    EXPECT_NE(lacking(), "") << from << " " << to;
     answer["links"].push_back(Link(from, to, 100, 100));
   }
-  EXPECT_TRUE(complete());
+  EXPECT_EQ(lacking(), "");
   answer["workers"][1]["profile"] = nullptr;
-  EXPECT_FALSE(complete());
+  EXPECT_EQ(lacking(), "no profile of b");
   answer["workers"] = Json::array({answer["workers"][0]});
-  EXPECT_TRUE(complete()) << "one machine has links with the controller only";
+  EXPECT_EQ(lacking(), "") << "one machine has links with the controller only";
+  EXPECT_EQ(Lacking({}), "no worker has joined");
 }
 
 TEST(MachinesView, WithoutWorkersThereIsNothingToDescribe) {

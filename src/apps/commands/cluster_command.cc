@@ -43,9 +43,10 @@ std::unique_ptr<Command> MakeDescribeCommand() {
   Option out = TextOption("out", "FILE", &flags->out);
   out.kind = ValueKind::kFile;
   command->Add("Output", std::move(out), "File to write instead of standard output");
-  command->Add("Output", RealOption("wait", "SECONDS", &flags->wait_s, 0, kWaitMax_s),
-               "Wait for at most this time until each worker has a profile and each link has been "
-               "measured");
+  command->Add(
+      "Output", RealOption("wait", "SECONDS", &flags->wait_s, 0, kWaitMax_s),
+      "Wait until each worker has a profile and each link has been measured; if that takes "
+      "longer, say what lacks and write nothing");
   AddAdminOptions(*command, &flags->admin);
   AddGeneralOptions(*command);
   command->log_level = "warning";

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <set>
 
 #include "apps/cli/parse.h"
@@ -18,9 +19,10 @@ namespace millrace::apps {
 namespace {
 
 constexpr int kDrillPortMax = 65535;
+constexpr char kDemoModel[] = "models/demo";
 
 struct DrillFlags {
-  DrillOptions options{.model = "models/demo"};
+  DrillOptions options{.model = kDemoModel};
   HubFlags hub;
   std::optional<int> port;
   std::set<DrillStepKind> only;  // empty: all
@@ -48,6 +50,13 @@ Status RunDrillCommand(const DrillFlags& flags) {
   StopSignals signals;                             // before any other thread
   signals.OnSignal([](int) { std::_Exit(130); });  // a download continues where it ended
   DrillOptions options = flags.options;
+  // The hub may have a model of that name, which nobody asked for.
+  if (options.model == kDemoModel && !std::filesystem::is_directory(kDemoModel)) {
+    return NotFound(fmt::format(
+        "there is no folder {} here; run the drill in the folder of Millrace's source, or name a "
+        "model: millrace drill FOLDER",
+        kDemoModel));
+  }
   MR_ASSIGN_OR_RETURN(const model::ModelPath path, FetchModel(options.model, flags.hub));
   options.model = path.folder;
   std::atomic<bool> interrupted = false;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "apps/plan/limit_advice.h"
@@ -96,8 +97,19 @@ std::string Line(const char* name, const plan::PlanCandidate* c, const ClusterSp
                      RolesText(c->plan, cluster));
 }
 
-// Which of both won, and by how much. A simulation is compared with a simulation only.
-std::string Verdict(const plan::PlanCandidate* with, const plan::PlanCandidate* without) {
+// What separation does to the rate: `a` with it, `b` without.
+std::string GainText(double a, double b) {
+  if (std::abs(a - b) <= kSame * std::max(a, b)) return "gains nothing";
+  if (a <= 0) return "misses the limits at any rate";
+  if (b <= 0) return "keeps the limits, which are missed without it";
+  return a > b ? fmt::format("gains {:.0f} %", 100 * (a / b - 1))
+               : fmt::format("loses {:.0f} %", 100 * (1 - a / b));
+}
+
+// Which of both won, and by how much. A simulation is compared with a simulation only. `roles`: the
+// plan that was chosen has roles, so the verdict does not advise against them.
+std::string Verdict(const plan::PlanCandidate* with, const plan::PlanCandidate* without,
+                    bool roles) {
   if (with == nullptr) return "Do not separate prefill and decode: no plan that does was found.\n";
   if (without == nullptr) {
     return "Separate prefill and decode: only plans that do keep the limits.\n";
@@ -106,17 +118,14 @@ std::string Verdict(const plan::PlanCandidate* with, const plan::PlanCandidate* 
   const double a = simulated ? *with->score : with->estimate.requests_per_s;
   const double b = simulated ? *without->score : without->estimate.requests_per_s;
   const bool half = with->score.has_value() != without->score.has_value();
-  const std::string by =
-      half ? "By the estimates, because --time-limit ended the simulations: " : "";
-  if (b >= a * (1 - kSame)) {
-    return by + fmt::format("Do not separate prefill and decode: {}.\n",
-                            b <= a * (1 + kSame) ? "it gains nothing"
-                            : a > 0 ? fmt::format("it loses {:.0f} %", 100 * (1 - a / b))
-                                    : std::string("it misses the limits at any rate"));
+  if (half) {
+    return fmt::format(
+        "Whether to separate prefill and decode is not decided, because --time-limit ended the "
+        "simulations; by the estimates it {}. Allow more time to decide it.\n",
+        GainText(a, b));
   }
-  return by + fmt::format("Separate prefill and decode: it gains {}.\n",
-                          b > 0 ? fmt::format("{:.0f} %", 100 * (a / b - 1))
-                                : std::string("all: without it the limits are missed at any rate"));
+  if (!roles) return fmt::format("Do not separate prefill and decode: it {}.\n", GainText(a, b));
+  return fmt::format("Separate prefill and decode: it {}.\n", GainText(a, b));
 }
 
 }  // namespace
@@ -222,7 +231,7 @@ std::string GoodputText(const GoodputAnswer& answer, const GoodputSearchOptions&
   }
   const plan::PlanCandidate *with = answer.Best(true), *without = answer.Best(false);
   out += "\n" + Line("with roles", with, cluster) + Line("without roles", without, cluster);
-  return out + Verdict(with, without);
+  return out + Verdict(with, without, best.roles);
 }
 
 Json GoodputJson(const GoodputAnswer& answer) {

@@ -169,5 +169,35 @@ TEST(PlanReport, ANodeWithSeveralStagesCountsAndCostsOnce) {
   EXPECT_NE(text.find("both on 1 x gx2\n"), std::string::npos) << text;
 }
 
+// A plan with roles was printed above "Do not separate" when the time ended the simulations.
+TEST(PlanReport, TheVerdictNeverContradictsThePlan) {
+  ClusterSpec cluster;
+  cluster.nodes = {{.name = "a", .device = "g"}};
+  const auto text = [&](std::optional<double> with, double with_estimated,
+                        std::optional<double> without, double without_estimated) {
+    GoodputAnswer answer;
+    for (const bool roles : {true, false}) {
+      plan::PlanCandidate& c = answer.ranked.emplace_back();
+      c.roles = roles;
+      c.plan.stages = {{.nodes = {0}, .layers = {0, 4}}};
+      c.score = roles ? with : without;
+      c.estimate = {.requests_per_s = roles ? with_estimated : without_estimated, .limit = "TTFT"};
+    }
+    if (without.value_or(0) > with.value_or(0)) std::swap(answer.ranked[0], answer.ranked[1]);
+    const std::string all = GoodputText(answer, {}, cluster);
+    return all.substr(all.rfind('\n', all.size() - 2) + 1);
+  };
+  EXPECT_EQ(text(0.318, 0.4, std::nullopt, 0.615),
+            "Whether to separate prefill and decode is not decided, because --time-limit ended the "
+            "simulations; by the estimates it loses 35 %. Allow more time to decide it.\n");
+  EXPECT_EQ(text(2, 1, 1, 1), "Separate prefill and decode: it gains 100 %.\n");
+  EXPECT_EQ(text(1.001, 1, 1, 1), "Separate prefill and decode: it gains nothing.\n");
+  EXPECT_EQ(text(0.65, 1, 1, 1), "Do not separate prefill and decode: it loses 35 %.\n");
+  EXPECT_EQ(text(0.0, 1, 1, 1),
+            "Do not separate prefill and decode: it misses the limits at any rate.\n");
+  EXPECT_EQ(text(1, 1, 0.0, 1),
+            "Separate prefill and decode: it keeps the limits, which are missed without it.\n");
+}
+
 }  // namespace
 }  // namespace millrace::apps

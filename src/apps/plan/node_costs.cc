@@ -14,6 +14,9 @@
 namespace millrace::apps {
 namespace {
 
+// To compare machines by.
+constexpr cost::BatchShape kUsualStep{.decode_sequences = 8, .decode_context = 8 * 512};
+
 std::set<std::string> DevicesOf(const ClusterSpec& cluster) {
   std::set<std::string> devices;
   for (const NodeSpec& node : cluster.nodes) devices.insert(node.device);
@@ -68,7 +71,31 @@ Result<NodeCosts> NodeCosts::Load(const std::vector<std::string>& entries,
     }
     costs.by_node_.emplace(node.name, Measured{std::move(source), std::move(profile)});
   }
+  costs.AssumeTheRest(cluster);
   return costs;
+}
+
+void NodeCosts::AssumeTheRest(const ClusterSpec& cluster) {
+  const auto seconds = [this](const NodeSpec* node) {
+    const cost::Profile& profile = Find(*node)->profile;
+    return cost::MeasuredCost(profile, {0, profile.num_layers}).Seconds(kUsualStep);
+  };
+  std::vector<const NodeSpec*> known, unknown;
+  for (const NodeSpec& node : cluster.nodes) {
+    if (Find(node) != nullptr) {
+      known.push_back(&node);
+    } else if (!cost::FindDevice(node.device).ok()) {
+      unknown.push_back(&node);
+    }
+  }
+  if (known.empty()) return;
+  const NodeSpec* slowest = *std::ranges::max_element(known, {}, seconds);
+  for (const NodeSpec* node : unknown) {
+    const auto twin = std::ranges::find(known, node->device, &NodeSpec::device);
+    const NodeSpec* like = twin == known.end() ? slowest : *twin;
+    by_node_.emplace(node->name, *Find(*like));
+    assumed_.emplace(node->name, like->name);
+  }
 }
 
 const NodeCosts::Measured* NodeCosts::Find(const NodeSpec& node) const {
@@ -93,7 +120,12 @@ Result<std::unique_ptr<cost::StepCost>> NodeCosts::Of(const NodeSpec& node, int 
         std::make_unique<cost::MeasuredCost>(found->profile, layers));
   }
   const auto device = cost::FindDevice(node.device);
-  if (!device.ok()) return device.status().WithContext(fmt::format("node '{}'", node.name));
+  if (!device.ok()) {
+    return NotFound(fmt::format(
+        "node '{}': {}. Or measure it: `millrace profile` writes what --node-profile reads, and "
+        "`cluster describe --wait 60` waits until each worker has a profile",
+        Printable(node.name, 60), device.status().message()));
+  }
   return std::unique_ptr<cost::StepCost>(
       std::make_unique<cost::FirstPrinciplesCost>(spec, layers, *device, devices));
 }
@@ -119,11 +151,16 @@ std::string NodeCosts::Describe(const ClusterSpec& cluster) const {
   size_t own = 0;
   for (const NodeSpec& node : cluster.nodes) {
     if (Find(node) == nullptr) estimated.insert(node.device);
-    if (!by_device_.contains(node.device) && by_node_.contains(node.name)) ++own;
+    const bool assumed = assumed_.contains(node.name);
+    if (!by_device_.contains(node.device) && by_node_.contains(node.name) && !assumed) ++own;
   }
   if (own > 0) {
     parts.push_back(
         fmt::format("{} of {} nodes measured (as the cluster says)", own, cluster.nodes.size()));
+  }
+  for (const auto& [node, like] : assumed_) {
+    parts.push_back(fmt::format("{} has no profile and is assumed to be like {}", Printable(node),
+                                Printable(like)));
   }
   if (!estimated.empty()) {
     parts.push_back(fmt::format("{} for {}", estimate, fmt::join(estimated, ", ")));

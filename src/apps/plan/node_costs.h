@@ -1,5 +1,7 @@
 // NodeCosts: the step times of a cluster's machines, measured by `millrace profile` on a device of
 // that name, or as the cluster file gives them for a node, or else estimated from first principles.
+// A node without a profile whose device no catalogue knows is assumed to be like a measured node of
+// its device, or else like the slowest one: one such worker must not make a cluster unplannable.
 // Immutable after construction; any thread.
 #pragma once
 
@@ -49,9 +51,11 @@ class NodeCosts {
     cost::Profile profile;
   };
   const Measured* Find(const NodeSpec& node) const;
+  void AssumeTheRest(const ClusterSpec& cluster);
 
   std::map<std::string, Measured> by_device_;
   std::map<std::string, Measured> by_node_;  // of the cluster file; a device's profile comes first
+  std::map<std::string, std::string> assumed_;  // nodes in by_node_, and which node each is like
 };
 
 }  // namespace millrace::apps

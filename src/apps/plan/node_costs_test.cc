@@ -151,6 +151,30 @@ TEST_F(NodeCostsTest, TheClusterFilesOwnProfileIsOfOneNode) {
   EXPECT_EQ(given->OverheadSeconds(cluster_.nodes[0]), 1);
 }
 
+// A spare that has fetched its weights from others has measured nothing.
+TEST_F(NodeCostsTest, ANodeWithoutAProfileIsTakenToBeLikeAnother) {
+  cluster_.nodes[0].profile = cost::FormatProfileLine(Measured(kLayers));
+  cost::Profile slow = Measured(kLayers);
+  for (cost::ProfileSample& sample : slow.samples) {
+    sample.step_s *= 2;
+    sample.layers_s *= 2;
+  }
+  slow = cost::FitProfile(std::move(slow), {.tokens = {0}, .sequences = {0}}).value();
+  cluster_.nodes.push_back(
+      {.name = "slow", .device = "slow", .profile = cost::FormatProfileLine(slow)});
+  cluster_.nodes.push_back({.name = "spare", .device = "mine"});
+  cluster_.nodes.push_back({.name = "stranger", .device = "abacus"});
+  const auto costs = NodeCosts::Load({}, cluster_, Spec());
+  ASSERT_TRUE(costs.ok()) << costs.status().ToString();
+  EXPECT_NEAR(SecondsOf(*costs, cluster_.nodes[3]), 1e-3 + 8e-4, 1e-6);
+  EXPECT_NEAR(SecondsOf(*costs, cluster_.nodes[4]), 2 * (1e-3 + 8e-4), 1e-5);
+  EXPECT_EQ(
+      costs->Describe(cluster_),
+      "2 of 5 nodes measured (as the cluster says); spare has no profile and is assumed to be "
+      "like one; stranger has no profile and is assumed to be like slow; estimate from first "
+      "principles for l4");
+}
+
 TEST_F(NodeCostsTest, ADamagedProfileOfTheClusterFileNamesItsNode) {
   cluster_.nodes[0].profile = "{}";
   EXPECT_EQ(LoadStatus({}).message().find("the profile of node 'one': "), 0u)

@@ -182,6 +182,26 @@ TEST_F(Classes, APlanThatJoinsClassesIsRefused) {
   EXPECT_EQ(Describe().epoch, 1);
 }
 
+TEST_F(Classes, APlanForAnotherModelOrForUnknownWorkersIsRefused) {
+  Begin(false);
+  JoinOf("a", 1);
+  JoinOf("a", 2);
+  Plan plan = EvenPlan("llama-70b", kLayers, 2, 1);
+  plan.stages[0].nodes = {0};
+  plan.stages[1].nodes = {1};
+  EXPECT_EQ(c_->ApplyPlan(plan, {Name(1), Name(2)}).message(),
+            "the plan is for the model llama-70b, and the cluster serves m");
+  plan.model = "owner/m";
+  EXPECT_EQ(c_->ApplyPlan(plan, {Name(1), "w7"}).message(),
+            "the plan names w7, and no worker of that name has joined; `millrace status` lists the "
+            "workers");
+  EXPECT_EQ(c_->ApplyPlan(plan, {"w9", "w7"}).message(),
+            "the plan names w7, w9, and no worker of these names has joined; `millrace status` "
+            "lists the workers");
+  EXPECT_EQ(c_->newest_epoch(), 1);
+  EXPECT_TRUE(c_->ApplyPlan(plan, {Name(1), Name(2)}).ok());
+}
+
 // The class that joined first cannot fill the pipeline.
 TEST_F(Classes, AnotherClassTakesAPipelineThatItCanFill) {
   Begin(false, EvenPlan("m", kLayers, 2, 1));

@@ -11,7 +11,6 @@
 #include "cluster/control/slot_assignment.h"
 
 namespace millrace::cluster {
-
 Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions options) {
   if (options.num_layers < 1) return InvalidArgument("the model has no layers");
   options.scheduler.stages = 1;
@@ -27,10 +26,7 @@ Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions
   }
   shape.stages = std::clamp(shape.stages, 1, options.num_layers);
   Plan plan = automatic ? PlanFor(shape, options.model, options.num_layers) : *options.plan;
-  if (plan.num_layers != options.num_layers) {
-    return InvalidArgument(fmt::format("the plan is for {} layers, the model has {}",
-                                       plan.num_layers, options.num_layers));
-  }
+  MR_RETURN_IF_ERROR(CheckModel(plan, options.model, options.num_layers));
   MR_ASSIGN_OR_RETURN(Layout layout, MakeLayout(std::move(plan), options.node_names));
   layout.automatic = automatic;
   std::unique_ptr<ControllerCore> controller(new ControllerCore(std::move(options)));
@@ -94,11 +90,9 @@ void ControllerCore::Receive(ConnectionId from, ToController message, Time now) 
 }
 
 Status ControllerCore::ApplyPlan(Plan plan, std::vector<std::string> node_names) {
-  if (plan.num_layers != options_.num_layers) {
-    return InvalidArgument(fmt::format("the plan is for {} layers, the model has {}",
-                                       plan.num_layers, options_.num_layers));
-  }
+  MR_RETURN_IF_ERROR(CheckModel(plan, options_.model, options_.num_layers));
   MR_ASSIGN_OR_RETURN(Layout layout, MakeLayout(std::move(plan), std::move(node_names)));
+  MR_RETURN_IF_ERROR(CheckNames(layout, members_));
   MR_RETURN_IF_ERROR(CheckBits(layout, members_));
   deployment_.Begin(std::move(layout));
   return OkStatus();

@@ -22,7 +22,7 @@ struct TransferCounters {
 
 // Monotonic while the controller lives. AllControllerCounters lists every member.
 struct ControllerCounters : TransferCounters {
-  uint64_t joins = 0, joins_refused = 0, workers_lost = 0;
+  uint64_t joins = 0, joins_refused = 0, workers_lost = 0, workers_left = 0;
   uint64_t workers_still = 0;  // of the lost ones: their process lives
   uint64_t pipelines_opened = 0, pipelines_lost = 0;
   uint64_t layouts = 0, plans_applied = 0, plans_given_up = 0;

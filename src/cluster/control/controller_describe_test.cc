@@ -62,8 +62,8 @@ TEST_F(Described, EdgesGoOnWithTheNextPipelineAndTheNextPlan) {
       << "the prompt counts once although it was computed twice, and so does each token";
   EXPECT_EQ(Edge("coordinator", "w1", EdgePhase::kBoth).since_plan.requests, 2);
   Plan plan = Chains({{kFront, kBoth}, {kBack, kBoth}});
-  ASSERT_TRUE(c_->ApplyPlan(std::move(plan), {"w1", "w2"}).ok());
   Join(2);
+  ASSERT_TRUE(c_->ApplyPlan(std::move(plan), {"w1", "w2"}).ok());
   Settle();
   ASSERT_EQ(Describe().epoch, 2);
   EXPECT_EQ(Edge("coordinator", "w1", EdgePhase::kBoth).since_plan.tokens, 0);

@@ -19,7 +19,7 @@ TEST_F(Ready, AReplicaServesWhileAnotherIsMissing) {
   EXPECT_EQ(Missing(), "No worker has joined yet.");
   Join(1);
   EXPECT_EQ(Missing(), "nothing");
-  EXPECT_EQ(Degraded(), "The model's layers are not on any worker.");
+  EXPECT_EQ(Degraded(), "A stage with the model's layers has no worker.");
   // It serves, although not every stage has ever been up.
   for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(Submit(id).ok());
   EXPECT_EQ(Busy(), (std::set<uint64_t>{1}));
@@ -31,7 +31,7 @@ TEST_F(Ready, AReplicaServesWhileAnotherIsMissing) {
   EndStep(2);
   Lose(1);
   EXPECT_EQ(Missing(), "nothing");
-  EXPECT_EQ(Degraded(), "The model's layers are not on any worker.");
+  EXPECT_EQ(Degraded(), "A stage with the model's layers has no worker.");
   // Its requests continue at the other, and do not wait for a worker to return.
   EXPECT_EQ(Describe().waiting, 0);
   Lose(2);
@@ -70,7 +70,7 @@ TEST_F(Ready, PrefillAndDecodeAreBothNeeded) {
   Join(2);
   Join(3);
   EXPECT_EQ(Missing(), "nothing");
-  EXPECT_EQ(Degraded(), "The model's layers are not on any worker.")
+  EXPECT_EQ(Degraded(), "A decode stage with the model's layers has no worker.")
       << "the second decode pipeline";
   Join(4);
   EXPECT_EQ(Degraded(), "nothing");
@@ -78,7 +78,7 @@ TEST_F(Ready, PrefillAndDecodeAreBothNeeded) {
   EXPECT_EQ(Missing(), "nothing") << "the other pipeline decodes";
   Lose(1);
   EXPECT_EQ(Missing(), "nothing") << "the workers that decode stand in";
-  EXPECT_EQ(Degraded(), "The model's layers are not on any worker.");
+  EXPECT_EQ(Degraded(), "A prefill stage with the model's layers has no worker.");
   Lose(4);
   EXPECT_EQ(Missing(),
             "Prefill: the model's layers are not on any worker. Decode: layers 2-3 are not on any "
@@ -125,7 +125,7 @@ TEST_F(Ready, WhatIsMissingFollowsTheEdges) {
   EXPECT_EQ(layout.Missing(), "Layers 0-1 are not on any worker.");
   set({1, 2});
   EXPECT_EQ(layout.Missing(), std::nullopt);
-  EXPECT_EQ(layout.Degraded(), "Layers 0-1 are not on any worker.");
+  EXPECT_EQ(layout.Degraded(), "A stage with layers 0-1 has no worker.");
   set({3});
   EXPECT_EQ(layout.Missing(), std::nullopt);
   layout.stages[3].closing = true;

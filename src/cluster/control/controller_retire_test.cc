@@ -231,7 +231,7 @@ TEST_F(DrainedOntoTheOthers, AReplicasRequestsMoveToTheOther) {
   Leaves(2);
   EndStep(1);
   EXPECT_EQ(Describe().missing, std::nullopt);
-  EXPECT_EQ(Describe().degraded, "The model's layers are on a worker that is leaving.");
+  EXPECT_EQ(Describe().degraded, "A stage with the model's layers is on a worker that is leaving.");
   ASSERT_EQ(std::ssize(pulls_), moving) << "the KV of each is copied while it continues";
   for (const auto& [worker, pull] : pulls_) EXPECT_EQ(worker, 1u);
   EXPECT_TRUE(asked_to_leave_.empty()) << "its KV is being copied";
@@ -248,8 +248,10 @@ TEST_F(DrainedOntoTheOthers, AReplicasRequestsMoveToTheOther) {
   EXPECT_EQ(Describe().counters.moves, static_cast<uint64_t>(moving));
   EXPECT_EQ(Describe().counters.moves_failed, 0u);
   Lose(2);
+  EXPECT_EQ(Describe().counters.workers_left, 1u);
+  EXPECT_EQ(Describe().counters.workers_lost, 0u) << "it left as planned";
   EXPECT_EQ(Describe().counters.pipelines_lost, 0u);
-  EXPECT_EQ(Describe().degraded, "The model's layers are not on any worker.");
+  EXPECT_EQ(Describe().degraded, "A stage with the model's layers has no worker.");
   Join(3);
   EXPECT_EQ(Describe().degraded, std::nullopt);
 }

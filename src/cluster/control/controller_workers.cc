@@ -53,8 +53,13 @@ void ControllerCore::ConnectionLost(ConnectionId connection, const Status& reaso
 
 void ControllerCore::LoseWorker(WorkerId id, const Status& reason, bool disconnect, Time now) {
   const Worker worker = members_.Remove(id);
-  MR_LOG(warn, "lost worker {}: {}", Printable(worker.join.name), reason.message());
-  ++counters_.workers_lost;
+  if (!worker.let_go.empty() && !disconnect) {
+    MR_LOG(info, "worker {} left: {}", Printable(worker.join.name), worker.let_go);
+    ++counters_.workers_left;
+  } else {
+    MR_LOG(warn, "lost worker {}: {}", Printable(worker.join.name), reason.message());
+    ++counters_.workers_lost;
+  }
   deployment_.WorkerLost(id);
   if (disconnect) outbox_.Disconnect(worker.connection, reason.message());
   const std::string cause = fmt::format("worker {}: {}", worker.join.name, reason.message());

@@ -243,7 +243,7 @@ void Deployment::ReleaseIdleWorkers(const InUse& in_use) {
                         return HasSlot(*layout, w);
                       });
     if (worker.draining && !used && released_.insert(id).second) {
-      outbox_.Send(id, worker.LeaveFor("drained"));
+      outbox_.Send(id, members_.at(id).LeaveFor("drained"));
     }
   }
 }

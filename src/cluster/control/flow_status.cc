@@ -53,7 +53,8 @@ std::vector<StageStatus> DescribeStages(const Layout& layout, const Membership& 
         block_layers += int64_t{pipeline.scheduler->blocks_in_use()} * hop.layers.size();
       }
     }
-    s.kv_blocks_used = static_cast<int>((block_layers + s.layers.size() - 1) / s.layers.size());
+    const auto used = static_cast<int>((block_layers + s.layers.size() - 1) / s.layers.size());
+    s.kv_blocks_used = std::min(used, s.kv_blocks);  // parts of blocks are counted as whole ones
   }
   return stages;
 }

@@ -11,25 +11,34 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 
 namespace millrace::cluster {
 namespace {
 
-std::string LayersText(LayerRange layers) {
-  if (layers.size() == 1) return fmt::format("Layer {}", layers.begin);
-  return fmt::format("Layers {}-{}", layers.begin, layers.end - 1);
+// The subject of a sentence with its verbs: "Layers 4-7", "are", "are not on any worker".
+struct Subject {
+  std::string name;
+  std::string_view is, has_no_worker;
+};
+
+Subject LayersOf(const LayoutStage& stage, int num_layers) {
+  const LayerRange layers = stage.plan.layers;
+  if (layers.size() == num_layers) return {"The model's layers", "are", "are not on any worker"};
+  if (layers.size() == 1)
+    return {fmt::format("Layer {}", layers.begin), "is", "is not on any worker"};
+  return {fmt::format("Layers {}-{}", layers.begin, layers.end - 1), "are",
+          "are not on any worker"};
 }
 
 // Why the stage is not up, as a sentence.
-std::string WhyDown(const LayoutStage& stage, int num_layers) {
-  const bool whole = stage.plan.layers.size() == num_layers;
-  const std::string what = whole ? "The model's layers" : LayersText(stage.plan.layers);
-  const char* verb = stage.plan.layers.size() == 1 && !whole ? "is" : "are";
+std::string WhyDown(const LayoutStage& stage, const Subject& subject) {
+  const auto& [what, verb, has_no_worker] = subject;
   if (stage.closing) return fmt::format("{} {} on a worker that is leaving.", what, verb);
   if (!stage.FullyAssigned()) {
     const auto missing = std::ranges::count_if(
         stage.ranks, [](const Slot& slot) { return !slot.worker.has_value(); });
-    return stage.ranks.size() == 1 ? fmt::format("{} {} not on any worker.", what, verb)
+    return stage.ranks.size() == 1 ? fmt::format("{} {}.", what, has_no_worker)
                                    : fmt::format("{} {} missing {} of {} workers.", what, verb,
                                                  missing, stage.ranks.size());
   }
@@ -131,6 +140,17 @@ bool LeadsToAnswer(const Layout& layout, const Serves& serves) {
 
 }  // namespace
 
+Status CheckModel(const Plan& plan, std::string_view model, int num_layers) {
+  const auto leaf = [](std::string_view name) { return name.substr(name.find_last_of('/') + 1); };
+  if (!plan.model.empty() && leaf(plan.model) != leaf(model)) {
+    return InvalidArgument(fmt::format("the plan is for the model {}, and the cluster serves {}",
+                                       Printable(plan.model), Printable(model)));
+  }
+  if (plan.num_layers == num_layers) return OkStatus();
+  return InvalidArgument(
+      fmt::format("the plan is for {} layers, the model has {}", plan.num_layers, num_layers));
+}
+
 bool HasSlot(const LayoutStage& stage, WorkerId worker) {
   return std::ranges::find(stage.ranks, worker, &Slot::worker) != stage.ranks.end();
 }
@@ -198,18 +218,27 @@ bool MaySpeak(const Layout& layout, int protocol) {
 std::optional<std::string> Layout::Missing() const {
   const LayoutStage* down = FirstDown(stages, LeastDownToAnswer(*this));
   if (down == nullptr) return std::nullopt;
-  const std::string why = WhyDown(*down, plan.num_layers);
+  const std::string why = WhyDown(*down, LayersOf(*down, plan.num_layers));
   if (prefill.empty()) return why;
   const LayoutStage* before = FirstDown(stages, LeastDown(*this, prefill));
   const std::string decode_lacks = "Decode: " + LowerFirst(why);
   if (before == nullptr) return decode_lacks;
-  return "Prefill: " + LowerFirst(WhyDown(*before, plan.num_layers)) + " " + decode_lacks;
+  return "Prefill: " + LowerFirst(WhyDown(*before, LayersOf(*before, plan.num_layers))) + " " +
+         decode_lacks;
 }
 
 std::optional<std::string> Layout::Degraded() const {
   if (Missing()) return std::nullopt;
   const auto down = std::ranges::find_if_not(stages, &LayoutStage::Up);
-  return down == stages.end() ? std::nullopt : std::optional(WhyDown(*down, plan.num_layers));
+  if (down == stages.end()) return std::nullopt;
+  // Other stages hold the same layers, because requests can be served.
+  const StageRole role = down->plan.role;
+  return WhyDown(*down, {fmt::format("A {}stage with {}",
+                                     role == StageRole::kBoth      ? ""
+                                     : role == StageRole::kPrefill ? "prefill "
+                                                                   : "decode ",
+                                     LowerFirst(LayersOf(*down, plan.num_layers).name)),
+                         "is", "has no worker"});
 }
 
 Plan EvenPlan(const std::string& model, int num_layers, int stages, int tensor_parallel) {

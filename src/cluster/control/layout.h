@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/status.h"
 #include "cluster/control/bit_class.h"
 #include "cluster/control/route_graph.h"
 #include "core/plan.h"
@@ -92,6 +94,9 @@ struct GivenUpPlan {
 
 // Whether the worker has a slot of the layout, or of the stage.
 bool HasSlot(const Layout& layout, WorkerId worker);
+// kInvalidArgument: the plan is for another model. Names of the hub may lack their owner.
+Status CheckModel(const Plan& plan, std::string_view model, int num_layers);
+
 bool HasSlot(const LayoutStage& stage, WorkerId worker);
 
 bool SameRoute(const Route& a, const Route& b);

@@ -60,14 +60,17 @@ class Membership {
     int64_t longest_batch_ms = 0;  // so far, or predicted by the profile for a full step
     bool draining = false;
     bool drain_ordered = false;                    // by an operator
+    std::string let_go;                            // why it was told to leave; empty: it was not
     std::optional<MachineNotice> notice;           // as it said, by the controller's clock
     std::shared_ptr<const cost::Profile> profile;  // as it said; null: none
     std::string unusable;                          // why it gets no layers; empty: it gets layers
 
     bool Usable() const { return !draining && unusable.empty(); }
     bool leaving() const { return notice && notice->hard; }
-    // The message that lets it go. If its notice was all that it left for, it may come back.
-    Leave LeaveFor(std::string reason) const {
+    // The message that lets it go: its session ends as it should, and is no loss. If its notice was
+    // all that it left for, it may come back.
+    Leave LeaveFor(std::string reason) {
+      let_go = reason;
       return {std::move(reason), leaving() && !drain_ordered};
     }
   };

@@ -17,6 +17,8 @@
 namespace millrace::cluster {
 namespace {
 
+constexpr size_t kAbsentBytesMax = 200;  // of a list of names, before its last one
+
 // The node that the plan intends for the rank. nullopt: any.
 std::optional<NodeIndex> NodeOf(const StagePlan& stage, size_t rank) {
   return rank < stage.nodes.size() ? std::optional(stage.nodes[rank]) : std::nullopt;
@@ -303,6 +305,27 @@ bool NamedWorkerIsReplaced(const Layout& layout, const Membership& members) {
     }
     return false;
   });
+}
+
+Status CheckNames(const Layout& layout, const Membership& members) {
+  std::set<std::string_view> absent;
+  for (const LayoutStage& stage : layout.stages) {
+    for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
+      const std::string_view name = NameFor(layout, stage.plan, rank);
+      const bool joined = std::ranges::any_of(
+          members.all(), [&](const auto& entry) { return entry.second.join.name == name; });
+      if (!name.empty() && !joined) absent.insert(name);
+    }
+  }
+  if (absent.empty()) return OkStatus();
+  std::string names;
+  for (const std::string_view name : absent) {
+    names += (names.empty() ? "" : ", ") + Printable(name);
+    if (names.size() > kAbsentBytesMax) break;
+  }
+  return FailedPrecondition(fmt::format(
+      "the plan names {}, and no worker of {} has joined; `millrace status` lists the workers",
+      names, absent.size() == 1 ? "that name" : "these names"));
 }
 
 Status CheckBits(const Layout& layout, const Membership& members) {

@@ -26,6 +26,10 @@ void FillSlots(Layout& layout, const Layout* other, const Membership& members);
 // same bit class.
 bool NamedWorkerIsReplaced(const Layout& layout, const Membership& members);
 
+// kFailedPrecondition: the plan names workers that have not joined. Free workers would take their
+// places, which nobody who misspelt a name has asked for.
+Status CheckNames(const Layout& layout, const Membership& members);
+
 // kFailedPrecondition: workers that the plan names for one group are of different bit classes.
 Status CheckBits(const Layout& layout, const Membership& members);
 

@@ -79,11 +79,9 @@ class PlanReader {
                        "partial_inference", "flow", "bound", "stages", "edges", "unused"},
                       name_));
     MR_RETURN_IF_ERROR(CheckFormat(root));
-    if (cluster_ != nullptr) {
-      MR_ASSIGN_OR_RETURN(out_.cluster, root.Text("cluster"));
+    MR_ASSIGN_OR_RETURN(out_.cluster, root.TextOr("cluster", ""));
+    if (cluster_ != nullptr && root.Has("cluster_fingerprint")) {
       MR_RETURN_IF_ERROR(CheckFingerprint(root));
-    } else {
-      MR_ASSIGN_OR_RETURN(out_.cluster, root.TextOr("cluster", ""));
     }
     MR_ASSIGN_OR_RETURN(out_.model, root.Text("model"));
     MR_ASSIGN_OR_RETURN(const int64_t layers, root.Integer("layers", 1, kLayersMax));
@@ -98,7 +96,7 @@ class PlanReader {
     for (const YAML::Node& edge : edges) MR_RETURN_IF_ERROR(ReadEdge(edge));
     const bool roles = std::ranges::any_of(
         out_.stages, [](const StagePlan& stage) { return stage.role != StageRole::kBoth; });
-    if (cluster_ == nullptr && !root.Has("edges") && !roles) AddObviousEdges();
+    if (!root.Has("edges") && !roles) AddObviousEdges();
     MR_ASSIGN_OR_RETURN(const auto unused, root.List("unused", ClusterSpec::kNodesMax));
     for (const YAML::Node& node : unused) MR_RETURN_IF_ERROR(ReadUnused(node));
     return std::move(out_);
@@ -118,7 +116,7 @@ class PlanReader {
   }
 
   Status ReadFlow(const YamlMap& root) {
-    if (cluster_ == nullptr && !root.Has("flow") && !root.Has("bound")) return OkStatus();
+    if (!root.Has("flow") && !root.Has("bound")) return OkStatus();
     MR_ASSIGN_OR_RETURN(out_.tokens_per_s, root.Amount("flow", Quantity::kFlow));
     MR_ASSIGN_OR_RETURN(out_.tokens_per_s_bound, root.Amount("bound", Quantity::kFlow));
     return OkStatus();

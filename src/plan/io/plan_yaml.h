@@ -1,5 +1,5 @@
 // plan.yaml: a Plan as a file that people read and other commands accept; the format is in
-// docs/formats/plan.md. A plan names the cluster it was made for and is rejected for any other.
+// docs/formats/plan.md. A plan that names the cluster it was made for is rejected for any other.
 // Untrusted text: an error is one line, "NAME:LINE:COLUMN: ...". Any thread.
 #pragma once
 
@@ -22,6 +22,8 @@ std::string WritePlanYaml(const Plan& plan, const ClusterSpec& cluster);
 
 // Reads what WritePlanYaml wrote, exactly to the last bit. The result names existing nodes and
 // stages, and its ranges lie within the model. CheckPlan judges whether the plan is sound.
+// `cluster`, `cluster_fingerprint`, `flow`, `bound` and `unused` are optional, and so is `edges` if
+// each stage's layers begin where another's end.
 Result<Plan> ParsePlanYaml(std::string_view text, std::string_view name,
                            const ClusterSpec& cluster);
 
@@ -30,9 +32,7 @@ struct WorkerPlan {
   Plan plan;
   std::vector<std::string> workers;  // by the plan's node index
 };
-// Reads the same file without knowing the cluster. `cluster`, `cluster_fingerprint`, `flow`,
-// `bound` and `unused` are optional, and so is `edges` if each stage's layers begin where another's
-// end.
+// Reads the same file without knowing the cluster.
 Result<WorkerPlan> ParseWorkerPlan(std::string_view text, std::string_view name);
 
 // "both", "prefill", "decode".

@@ -187,6 +187,19 @@ TEST(WorkerPlanTest, MayBeShort) {
   EXPECT_FALSE(edges[2].to.has_value());
 }
 
+TEST(PlanYamlTest, APlanForAKnownClusterMayBeShortToo) {
+  const auto read = ParsePlanYaml(
+      "model: demo\nlayers: 12\nstages:\n  - {stage: 0, nodes: [big-0], layers: [0, 12]}\n"
+      "  - {stage: 1, nodes: [big-1], layers: [0, 12]}\n",
+      "p", Cluster());
+  ASSERT_TRUE(read.ok()) << read.status().ToString();
+  EXPECT_EQ(read->edges.size(), 4u) << "in and out of each";
+  EXPECT_FALSE(ParsePlanYaml("model: demo\nlayers: 12\ncluster_fingerprint: \"0\"\nstages: []\n",
+                             "p", Cluster())
+                   .ok())
+      << "made for another cluster";
+}
+
 TEST(WorkerPlanTest, OverlappingLayersAreEnteredInTheMiddleOnlyWherePartsMayRun) {
   const std::string stages =
       "stages:\n  - {stage: 0, nodes: [a], layers: [0, 8]}\n"

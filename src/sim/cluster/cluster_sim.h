@@ -228,10 +228,7 @@ class ClusterSim : private WorkerWorld {
   uint64_t steps_ = 0, batches_ = 0, events_done_ = 0, arrived_ = 0, ticks_done_ = 0;
   StepRecord record_;
   // KV in use at the last sample, by pipeline.
-  struct Sample {
-    int place = 0, blocks = 0;
-  };
-  std::map<PipelineId, Sample> samples_;
+  std::map<int, int> samples_;  // blocks in use, by place
   Time sampled_at_;
   std::vector<cluster::ControllerAction> actions_;
   std::vector<RequestOutput> outputs_;

@@ -1,27 +1,50 @@
 // What ClusterSim reports.
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "sim/cluster/cluster_sim.h"
 
 namespace millrace::sim {
 
-// The KV in use at a sample counts until the next one.
+// The KV in use at a sample counts until the next one. It is that of the pipelines that begin at a
+// place. Several of them share the memory of the stage there, each with the layers that it runs.
 void ClusterSim::SampleKv() {
   const double seconds = (now_ - std::exchange(sampled_at_, now_)).seconds();
-  for (const auto& [id, sample] : std::exchange(samples_, {})) {
-    processes_[static_cast<size_t>(sample.place)].use.kv_block_seconds += sample.blocks * seconds;
+  for (const auto& [place, blocks] : std::exchange(samples_, {})) {
+    processes_[static_cast<size_t>(place)].use.kv_block_seconds += blocks * seconds;
   }
-  std::vector<int> used(processes_.size());
-  for (const cluster::PipelineStatus& pipeline : controller_->Describe(now_).pipelines) {
-    const auto name = std::ranges::find(places_, pipeline.workers.front(), &WorkerPlace::name);
-    const auto place = static_cast<int>(name - places_.begin());
-    samples_[pipeline.id] = {place, pipeline.blocks_used};
+  const cluster::ClusterStatus status = controller_->Describe(now_);
+  struct Front {
+    int pipelines = 0, blocks = 0, layers = 0;
+    int64_t block_layers_used = 0;
+  };
+  std::map<std::string_view, Front> fronts;
+  for (const cluster::PipelineStatus& pipeline : status.pipelines) {
+    Front& front = fronts[pipeline.workers.front()];
+    const int layers = pipeline.layers.front().size();
+    ++front.pipelines;
+    front.blocks = std::max(front.blocks, pipeline.blocks_total);
+    front.layers = std::max(front.layers, layers);
+    front.block_layers_used += int64_t{pipeline.blocks_used} * layers;
+  }
+  for (auto& [name, front] : fronts) {
+    const auto stage = std::ranges::find_if(status.stages, [&, n = name](const auto& s) {
+      return s.workers.front() == n && s.kv_blocks > 0;
+    });
+    if (front.pipelines > 1 && stage != status.stages.end()) {
+      front.blocks = stage->kv_blocks;
+      front.layers = stage->layers.size();
+    }
+    const auto place = std::ranges::find(places_, name, &WorkerPlace::name) - places_.begin();
     InstanceUse& use = processes_[static_cast<size_t>(place)].use;
-    use.kv_blocks = std::max(use.kv_blocks, pipeline.blocks_total);
-    used[static_cast<size_t>(place)] += pipeline.blocks_used;
-    use.kv_blocks_peak = std::max(use.kv_blocks_peak, used[static_cast<size_t>(place)]);
+    const int used =
+        std::min(front.blocks, static_cast<int>(front.block_layers_used / front.layers));
+    use.kv_blocks = std::max(use.kv_blocks, front.blocks);
+    use.kv_blocks_peak = std::max(use.kv_blocks_peak, used);
+    samples_[static_cast<int>(place)] = used;
   }
 }
 

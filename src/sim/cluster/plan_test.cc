@@ -112,6 +112,26 @@ TEST(ClusterSimPlan, WhenKvRunsOutRequestsWait) {
   ExpectNoKvLeft(*sim);
 }
 
+// Two pipelines begin at stage 0, which has room for more than either of the others.
+TEST(ClusterSimPlan, PipelinesThatShareAStageUseNoMoreKvThanItHas) {
+  Plan plan;
+  plan.num_layers = 10;
+  plan.stages = {{{0}, 1, {0, 4}, StageRole::kBoth},
+                 {{1}, 1, {4, 10}, StageRole::kBoth},
+                 {{2}, 1, {4, 10}, StageRole::kBoth}};
+  plan.edges = {{{}, 0, 100}, {0, 1, 50}, {0, 2, 50}, {1, {}, 50}, {2, {}, 50}};
+  auto sim =
+      std::move(ClusterSim::Create(Options(plan, Cluster(3, 1e9, Duration()), 1600 * 6))).value();
+  const auto workload =
+      NewSynthetic({.requests = 100, .rate = 1000, .prompt = {.a = 100}, .output = {.a = 50}});
+  const ClusterReport report = sim->Run(*workload);
+  const InstanceUse& use = report.stage_use[0];
+  EXPECT_EQ(use.kv_blocks, 1600 * 6 / 4 / 16);
+  EXPECT_LE(use.kv_blocks_peak, use.kv_blocks);
+  EXPECT_GT(use.kv_blocks_peak, 1600 / 16) << "more than one pipeline alone";
+  EXPECT_LE(use.kv_block_seconds, use.kv_blocks * report.simulated_s);
+}
+
 TEST(ClusterSimPlan, ATrunkIsShared) {
   const auto seconds = [](bool trunk) {
     ClusterSpec cluster = Cluster(4, 1e6, Duration());
