@@ -23,6 +23,11 @@ while [ "${1#--}" != "$1" ]; do
   case $1 in --nodelist=*) node=${1#--nodelist=} ;; esac
   shift
 done
+# The workers share this machine's memory, and each gets a half of the model.
+case " $* " in
+  *" worker "*) export MILLRACE_KV_CACHE_MEMORY=64MiB ;;
+  *) export MILLRACE_PIPELINE_PARALLEL_SIZE=2 ;;
+esac
 exec ip netns exec "$(<"$SPACES/$node")" "$@"
 """
 
@@ -48,9 +53,7 @@ def run(folder):
         environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": str(folder),
                        "SPACES": str(folder / "spaces"), "SLURM_JOB_ID": "7",
                        "SLURM_JOB_NODELIST": "node[1-2]", "MODEL": MODEL, "MILLRACE": PROGRAM,
-                       "STORE_DIR": str(folder / "store"),
-                       "MILLRACE_KV_CACHE_MEMORY": "64MiB",  # the workers share this memory
-                       "MILLRACE_PIPELINE_PARALLEL_SIZE": "2"}
+                       "STORE_DIR": str(folder / "store")}
         with open(hosts[0].folder / "log", "w") as log:
             job = subprocess.Popen(["bash", str(JOB)], cwd=folder, env=environment, stdout=log,
                                    stderr=subprocess.STDOUT)

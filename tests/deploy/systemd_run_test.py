@@ -43,7 +43,7 @@ class Machine(Host):
     def place(self, text, instance):
         for there, here in (("%d", "credentials"), ("/etc/millrace", "etc"),
                             ("/var/lib/millrace", "state"), ("/run", "run")):
-            text = re.sub(rf"(?<![\w/]){re.escape(there)}(?=/|$)", str(self.folder / here), text)
+            text = re.sub(rf"(?<![\w/]){re.escape(there)}(?=[/ ]|$)", str(self.folder / here), text)
         return text.replace("%H", self.name).replace("%i", instance).replace(
             "/usr/local/bin/millrace", PROGRAM)
 
@@ -61,6 +61,10 @@ class Machine(Host):
             if key == "LoadCredential":
                 name, _, source = value.partition(":")
                 shutil.copy(self.place(source, instance), self.folder / "credentials" / name)
+        for path in (self.folder / "credentials").iterdir():
+            path.chmod(0o400)
+        for key, part in (("StateDirectoryMode", "state"), ("RuntimeDirectoryMode", "run/millrace")):
+            (self.folder / part).chmod(int(one.get(key, "0755"), 8))
         subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", self.folder], check=True)
         self.stop_s = float(one["TimeoutStopSec"])
         self.start(shlex.split(self.place(one["ExecStart"], instance)), self.environment, RIGHTLESS)
