@@ -3,7 +3,7 @@
 
 Unwired tests and sources (given a compile_commands.json), lines over 100 columns, files over 500
 lines, folder READMEs missing or over 40 lines, words left for later, disabled tests, paths of a
-machine, links of pages to files that do not exist.
+machine, links of pages that lead nowhere, paths in their tables that do not exist.
 """
 import json
 import pathlib
@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+HISTORIES = ("docs/decisions", "docs/glossary.md", "CHANGELOG.md")  # may name what is gone
 COLUMNS_MAX = 100
 FILE_LINES_MAX = 500
 README_LINES_MAX = 40
@@ -74,6 +75,32 @@ def text_problems(path):
         yield f"{path}: names a path of one machine"
 
 
+def path_of(word, tops, folder):
+    """Whether a word of a table names a file or folder of this repository."""
+    if not re.fullmatch(r"[\w.*+-]+(/[\w.*+-]+)*/?", word):
+        return False
+    if "/" in word and (word.split("/")[0] in tops or (folder / word.split("/")[0]).exists()):
+        return True
+    return re.search(r"[\w*]\.(h|cc|py|proto|inc|rs)$", word) is not None
+
+
+def table_paths(path, tops):
+    """Paths that the tables of a page name and that do not exist. They may begin at the repository,
+    at src, at the page, or at a folder that the row has named."""
+    folder = ROOT / path.parent
+    for number, line in enumerate((ROOT / path).read_text().split("\n"), 1):
+        bases = [ROOT, ROOT / "src", folder]
+        for word in re.findall(r"`([^`]+)`", line) if line.startswith("|") else ():
+            if not path_of(word, tops, folder):
+                continue
+            found = [base for base in bases if any(base.glob(word.rstrip("/")))
+                     or any(base.glob(word + ".*"))]
+            if found:
+                bases += [found[0] / word, (found[0] / word).parent]
+            elif "/" in word or not any(folder.rglob(word)):
+                yield f"{path}:{number}: its table names {word}, which does not exist"
+
+
 def readmes():
     for folder in sorted([*(ROOT / "src").iterdir(), *(ROOT / "experiments/lib").iterdir()]):
         if not folder.is_dir():
@@ -89,6 +116,10 @@ def readmes():
 def main():
     files = tracked()
     problems = list(readmes())
+    tops = {p.name for top in (ROOT, ROOT / "src") for p in top.iterdir()}
+    for path in files:
+        if path.suffix == ".md" and not str(path).startswith(HISTORIES) and "testdata" not in path.parts:
+            problems += table_paths(path, tops)
     if len(sys.argv) > 1:
         problems += unwired(files, pathlib.Path(sys.argv[1]).read_text())
     for path in files:
