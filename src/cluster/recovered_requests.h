@@ -1,6 +1,6 @@
 // RecoveredRequests: requests of the server's previous run that a generator can resume, for a front
-// end. A controller with a journal has them; an engine has none. Lives as long as the generator;
-// any thread, each request by one.
+// end. A controller with a journal has them; one without it has none. Lives as long as the
+// generator; any thread, each request by one.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
-// What the engine delivers to its caller: tokens as they are generated, or a vector, then why it
-// ended. Pure
-// data.
+// What the controller delivers to its caller: tokens as they are generated, or a vector, then why
+// it ended. Pure data.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +26,7 @@ enum class FinishReason : uint8_t {
 };
 std::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "abort", "error"
 
-// When things happened to a request, on the engine's clock. Unset: not yet.
+// When things happened to a request, on the controller's clock. Unset: not yet.
 struct RequestTimes {
   Time arrived;
   std::optional<Time> first_scheduled;

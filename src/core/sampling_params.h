@@ -47,10 +47,10 @@ struct SamplingParams {
   double repetition_penalty = 1.0;  // over prompt and output; > 0
   double presence_penalty = 0.0;    // over output; in [-2, 2]
   double frequency_penalty = 0.0;   // over output; in [-2, 2]
-  std::optional<uint64_t> seed;     // none: the engine draws one and reports it in its logs
+  std::optional<uint64_t> seed;     // none: the controller draws one and reports it in its logs
   std::vector<std::pair<TokenId, float>> logit_bias;
   std::vector<TokenId> stop_token_ids;
-  std::vector<std::string> stop;  // matched on text, outside the engine
+  std::vector<std::string> stop;  // matched on text, outside the controller
   bool include_stop_str_in_output = false;
   bool ignore_eos = false;
   bool skip_special_tokens = true;

@@ -60,7 +60,7 @@ TEST(Detach, AtEveryMomentOfSeveralSequences) {
         EXPECT_EQ(last_output, 1);
         before.MustAdd(Prompt(2), MaxTokens(1));
         before.RunToEnd();
-        EXPECT_EQ(before.model().num_sequences(), 1) << "the executor released it";
+        EXPECT_EQ(before.model().num_sequences(), 1) << "the stage released it";
         for (int k = 0; k < 3; ++k) {
           const SequenceOutcome& a = before.outcome(id, k);
           const SequenceOutcome& b = after.outcome(id, k);

@@ -1,5 +1,5 @@
 // When a sequence ends by itself: a token that stops it, or its length. Stop strings are text and
-// are matched outside the engine. Pure functions; any thread.
+// are matched outside the controller. Pure functions; any thread.
 #pragma once
 
 #include <optional>

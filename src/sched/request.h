@@ -35,10 +35,10 @@ struct alignas(64) Sequence {
   int computed = 0;       // tokens whose KV exists
   int computed_most = 0;  // the maximum so far: computing below it is recomputing
   int lacking_until = 0;  // tokens from `computed` to here are pulled, or some layers lack their KV
-  int sent_blocks = 0;    // leading table entries that the executor has
+  int sent_blocks = 0;    // leading table entries that the stages have
   uint32_t incarnation = 0;  // grows when its KV is dropped
   bool started = false;      // has its own table; false: waits for the leader's prompt
-  bool sent = false;         // the executor has it
+  bool sent = false;         // the stages have it
   bool offered = false;      // its beam waits for the others before it has a next token
   std::optional<FinishReason> finish;
   std::optional<StepId> in_flight;

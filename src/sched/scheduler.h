@@ -1,12 +1,24 @@
 // Scheduler: iteration-level scheduling over a paged KV cache, as a pure state machine (Orca
 // section 3.1; vLLM section 4). Requests, aborts, step results and the time go in; step plans and
-// outputs come out. It has no thread, socket, clock or random device: the server's engine and the
+// outputs come out. It has no thread, socket, clock or random device: the controller and the
 // simulator drive the same object.
 //
+// The loop of who drives it:
+//
+//   std::vector<KvPull> pulls;           // of KV that other workers hold, to be started
+//   std::vector<RequestOutput> outputs;  // tokens and ends
 //   while (running) {
-//     while (auto* plan = scheduler.Schedule(now, pulls)) executor.Submit(*plan);
-//     if (scheduler.steps_in_flight() > 0) scheduler.Commit(executor.Wait(), now, outputs, pulls);
-//     StartPulls(pulls);  // of KV that other stages hold
+//     for (NewRequest& request : arrived) status = scheduler.Add(std::move(request), now);
+//     for (RequestId id : aborted) scheduler.Abort(id, std::nullopt, now, outputs);
+//     while (const StepPlan* plan = scheduler.Schedule(now, pulls)) Send(*plan);  // to the stages
+//     for (BlockIndex block : scheduler.TakeReturned()) Return(block);  // after LimitBlocks alone
+//     if (const StepResult* result = TakeResult()) {                   // steps end in their order
+//       scheduler.Commit(*result, now, outputs, pulls);
+//       if (!scheduler.wrong_result().ok()) return;  // its workers compute what cannot be
+//     }
+//     for (const KvPull& pull : std::exchange(pulls, {})) Start(pull);
+//     for (RequestId id : arrived_kv) scheduler.KvArrived(id, /*complete=*/true, now);
+//     for (const RequestOutput& output : std::exchange(outputs, {})) Deliver(output);
 //   }
 //
 // Owned and called by one thread.

@@ -42,7 +42,7 @@ class StepBuilder {
   // Adds the chosen sequences to the plan. REQUIRES: the blocks are available.
   void Emit(Request& request, StepRoom& room);
 
-  // The executor's sequence has ended. REQUIRES: no step in flight holds it.
+  // The stages' sequence has ended. REQUIRES: no step in flight holds it.
   void Release(SequenceId id) { released_.push_back(id); }
   // Moves tables to the host and back, with the next plan. REQUIRES: there is room. Returns the
   // number of blocks.

@@ -44,7 +44,7 @@ class StepLedger {
   // One sequence of a step in flight.
   struct Entry {
     Sequence* sequence = nullptr;
-    SequenceId id;  // the executor's id for it; not that of `sequence` after a hand-over
+    SequenceId id;  // the stages' id for it; not that of `sequence` after a hand-over
     int start = 0;
     int num_tokens = 0;
     uint32_t incarnation = 0;  // the KV counts only if it is unchanged

@@ -127,7 +127,7 @@ std::string EncodeEntry(const LogEntry& entry);
 Result<StepLog> ParseStepLog(std::string_view text);
 
 // A scheduler like `inner` that passes one line of the log to `write` for every call that affects
-// decisions. A step that failed in the executor is logged with no tokens and cannot be replayed.
+// decisions. A step that failed in a stage is logged with no tokens and cannot be replayed.
 std::unique_ptr<Scheduler> NewRecordingScheduler(std::unique_ptr<Scheduler> inner,
                                                  const SchedulerOptions& options,
                                                  std::function<void(std::string_view)> write);

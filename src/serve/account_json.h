@@ -1,4 +1,4 @@
-// The time account of a request as its client saw it, as JSON: what the engine has recorded,
+// The time account of a request as its client saw it, as JSON: what the controller has recorded,
 // between what the front end did before and after. Pure; any thread.
 #pragma once
 

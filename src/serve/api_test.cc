@@ -1,4 +1,4 @@
-// Completions through a real engine: texts, streams, stops, log-probabilities.
+// Completions through a real controller: texts, streams, stops, log-probabilities.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -368,7 +368,7 @@ TEST(Completions, NoSeedBut_1_MeansNone) {
   }
 }
 
-// Records the requests that the engine has accepted.
+// Records the requests that the controller has accepted.
 class AcceptedRequests final : public WrappedGenerator {
  public:
   Result<RequestId> Submit(cluster::GenerationRequest request, cluster::OutputSink sink) override {

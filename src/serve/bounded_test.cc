@@ -1,5 +1,5 @@
-// Work before the engine: bounded by what a request can use, shared among API keys, ended when the
-// client leaves; and small requests do not wait behind large ones.
+// Work before the controller: bounded by what a request can use, shared among API keys, ended when
+// the client leaves; and small requests do not wait behind large ones.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

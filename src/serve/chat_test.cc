@@ -1,4 +1,4 @@
-// Chat completions and /tokenize through a real engine.
+// Chat completions and /tokenize through a real controller.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -49,8 +49,8 @@ class Choice {
   // With Setup::echo_reports, nothing is output before this is called.
   void SetPromptReports(TokenReports reports);
 
-  // Adds output of the sequence. Returns true if a stop string ended it here and the engine must be
-  // told to stop generating.
+  // Adds output of the sequence. Returns true if a stop string ended it here and the controller
+  // must be told to stop generating.
   bool Apply(const RequestOutput& output);
 
   bool finished() const { return !finish_reason_.empty(); }

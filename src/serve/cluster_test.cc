@@ -44,6 +44,7 @@ class ClusterTest : public testing::Test {
     TestServerOptions options;
     options.service.admin_keys = *ApiKeys::Create(admin_keys);
     options.service.api_keys = *ApiKeys::Create(api_keys);
+    options.service.loaded_from = "/srv/models/folder/";
     options.cluster = &admin_;
     auto server = std::make_unique<TestServer>(std::move(options));
     server->endpoint = Endpoint::kAdminSocket;
@@ -162,6 +163,24 @@ TEST_F(ClusterTest, PlansArriveParsed) {
   EXPECT_EQ(wrong["error"]["param"], "plan");
   EXPECT_NE(wrong["error"]["message"].get<std::string>().find("plan:1:"), std::string::npos);
   EXPECT_EQ(admin_.plans.size(), 1u);
+}
+
+TEST_F(ClusterTest, APlanForAnotherModelIsRefused) {
+  auto server = Serve();
+  const auto plan = [](const std::string& model) {
+    return Json{{"plan", "model: " + model +
+                             "\nlayers: 4\nstages:\n  - {stage: 0, nodes: [a], layers: [0, 4]}\n"}};
+  };
+  const Json error = server->Call("/cluster/plan", plan("llama-70b"), 400)["error"];
+  EXPECT_EQ(error["param"], "plan");
+  EXPECT_EQ(error["message"],
+            "the plan is for the model llama-70b, and this server serves tiny; if it is meant for "
+            "that one, write `model: tiny` into it");
+  EXPECT_TRUE(admin_.plans.empty());
+  for (const char* name : {"tiny", "owner/tiny", "folder"}) {
+    server->Call("/cluster/plan", plan(name));
+  }
+  EXPECT_EQ(admin_.plans.size(), 3u);
 }
 
 TEST_F(ClusterTest, RefusalsNameTheFieldAndTheReason) {

@@ -1,4 +1,4 @@
-// Clients that disconnect at every stage and in every way: the engine frees everything.
+// Clients that disconnect at every stage and in every way: the controller frees everything.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,9 +1,9 @@
 // Embedding: one HTTP request for vectors, from submission to its answer. Each of its texts is one
-// request of the engine.
+// request of the controller.
 //
-// The engine's thread only stores outputs; a worker thread, one at a time, counts them, and writes
-// the answer when all have come or one has failed. A disconnect aborts the requests from the thread
-// that notices it. The engine's sinks and the worker's task own the embedding.
+// The controller's thread only stores outputs; a worker thread, one at a time, counts them, and
+// writes the answer when all have come or one has failed. A disconnect aborts the requests from the
+// thread that notices it. The controller's sinks and the worker's task own the embedding.
 #pragma once
 
 #include <functional>
@@ -56,7 +56,7 @@ class Embedding : public std::enable_shared_from_this<Embedding> {
   void Cancel();
   void AbortAll();
 
-  void Deliver(size_t prompt, RequestOutput&& output);  // engine's thread
+  void Deliver(size_t prompt, RequestOutput&& output);  // controller's thread
   void ScheduleIfNeeded() MR_REQUIRES(mutex_);
   void Run();  // a worker
   void Take(Mail& mail);

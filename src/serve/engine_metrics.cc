@@ -1,5 +1,5 @@
-// The metric families that are read from a snapshot of the engine's statistics, and those of the
-// process.
+// The metric families that are read from a snapshot of the controller's statistics, and those of
+// the process.
 #include <dirent.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -18,7 +18,7 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 using Labels = std::map<std::string, std::string>;
 
-// vLLM's last bucket. The engine counts two more, which are not shown.
+// vLLM's last bucket. The controller counts two more, which are not shown.
 constexpr int kIterationTokensLast = 16384;
 
 // Collects the families of one snapshot, which share labels.

@@ -1,5 +1,5 @@
 // FairQueue: things that wait for a turn and belong to clients (API keys). The client that was
-// served least goes first, by the counters that also share the steps of the engine
+// served least goes first, by the counters that also share the steps of the controller
 // (sched/fair_shares.h); within a client the oldest goes first. Without keys all belong to one
 // client, and it is a plain queue.
 //

@@ -385,8 +385,8 @@ void Generation::NoteDelivered() {
   model_context_->registry.Delivered(ids, now);
 }
 
-// Whether the answer can be finished. What a request's time went into is known when the engine has
-// ended it, which may be after a stop string.
+// Whether the answer can be finished. What a request's time went into is known when the controller
+// has ended it, which may be after a stop string.
 bool Generation::Complete() const {
   return finished_choices_ == choices_.size() &&
          (!spec_.format.metrics || std::ranges::all_of(prompts_, &PromptState::ended));

@@ -1,9 +1,9 @@
 // Generation: one HTTP request for text, from submission to its last byte. It may consist of many
-// engine requests (a batch of prompts), each with n sequences.
+// requests of the controller (a batch of prompts), each with n sequences.
 //
-// The engine's thread only appends outputs to a bounded mailbox. A worker thread turns them into
-// text and bytes, one worker at a time per generation. A disconnect aborts the requests from the
-// thread that notices it. The engine's sinks and the worker's task own the generation.
+// The controller's thread only appends outputs to a bounded mailbox. A worker thread turns them
+// into text and bytes, one worker at a time per generation. A disconnect aborts the requests from
+// the thread that notices it. The controller's sinks and the worker's task own the generation.
 #pragma once
 
 #include <memory>
@@ -80,7 +80,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
     std::optional<Duration> ttft;  // unset also if it was before a restart
     TokenReports reports;
     uint64_t seed = 0;
-    // Requests of the engine that compute its sequences: one, or as many as there are sequences.
+    // Requests of the controller that compute its sequences: one, or as many as there are
+    // sequences.
     int parts = 1, parts_ended = 0;
     bool ended = false;
     std::optional<AnswerTimes> times;  // once it has ended
@@ -108,7 +109,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void Cancel();
   void AbortAll();
 
-  void Deliver(int prompt, RequestOutput&& output);  // engine's thread
+  void Deliver(int prompt, RequestOutput&& output);  // controller's thread
   void ScheduleIfNeeded() MR_REQUIRES(mutex_);
   void NoteDelivered();
   void Run();  // a worker

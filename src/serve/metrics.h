@@ -1,8 +1,8 @@
 // The metrics of /metrics: vLLM's names, labels and buckets, so that existing dashboards work, and
 // millrace_* in addition. Any thread.
 //
-// The front end feeds the histograms. Each scrape reads the engine's counters and gauges from one
-// snapshot of its statistics, so they are never stale, and within a scrape
+// The front end feeds the histograms. Each scrape reads the controller's counters and gauges from
+// one snapshot of its statistics, so they are never stale, and within a scrape
 //   millrace_requests_accepted_total = running + waiting + swapped + sum of
 //   millrace_requests_finished_total.
 #pragma once
@@ -25,7 +25,7 @@
 
 namespace millrace::serve {
 
-// One finished request of the engine (one prompt, n sequences).
+// One finished request of the controller (one prompt, n sequences).
 struct FinishedRequest {
   std::string_view reason;  // "stop", "length", "abort", "error"
   int prompt_tokens = 0;
@@ -54,7 +54,7 @@ class HttpMetrics {
   prometheus::Family<prometheus::Histogram>& durations_;
 };
 
-// The histograms of one model, and the metric families made from the engine's statistics.
+// The histograms of one model, and the metric families made from the controller's statistics.
 class ModelMetrics {
  public:
   // `cache_config` becomes the labels of vllm:cache_config_info, beside the number of KV blocks at

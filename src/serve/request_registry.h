@@ -23,7 +23,7 @@ namespace millrace::serve {
 
 inline constexpr size_t kEndedRequestsKept = 256;
 
-// One request of the engine: one prompt of an HTTP request.
+// One request of the controller: one prompt of an HTTP request.
 struct RegistryEntry {
   RequestId id;
   std::string response_id;  // "cmpl-..."
@@ -45,9 +45,10 @@ struct RegistryEntry {
   int generation_tokens = 0;
   std::optional<RequestTimes> times;
   std::shared_ptr<const TimeAccount> account;
-  std::optional<Time> delivered;  // the end of its answer was written; it may end after that
+  // The end of its answer was written; this may precede the end of the request.
+  std::optional<Time> delivered;
 
-  // When all was over. REQUIRES: it has an account.
+  // The later of last byte and end of the account. REQUIRES: it has an account.
   Time end() const { return std::max(account->until(), delivered.value_or(arrived)); }
 };
 
@@ -65,7 +66,7 @@ class RequestRegistry {
   std::vector<RegistryEntry> Live() const;
   // Those that ended, newest first.
   std::vector<RegistryEntry> Ended() const;
-  // Live requests first. `name` is the engine's number, the response id or the x-request-id;
+  // Live requests first. `name` is the controller's number, the response id or the x-request-id;
   // several requests may share one.
   std::vector<RegistryEntry> Find(const std::string& name) const;
   std::optional<RegistryEntry> Find(RequestId id) const;

@@ -1,6 +1,10 @@
 // The routes under /cluster, for operators. Served on the admin endpoints only (admin_access.h).
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string>
+#include <string_view>
+
 #include "base/log.h"
 #include "plan/io/plan_yaml.h"
 #include "serve/field_reader.h"
@@ -46,6 +50,16 @@ void Required(FieldReader& reader, const char* name, size_t max_bytes, std::stri
     return;
   }
   reader.String(name, max_bytes, out);
+}
+
+// Whether the plan names this model. Names of the hub may lack their owner, and folders their path.
+bool Serves(const ServiceOptions& options, std::string_view planned) {
+  const auto leaf = [](std::string_view name) {
+    while (name.ends_with('/')) name.remove_suffix(1);
+    return name.substr(name.find_last_of('/') + 1);
+  };
+  const auto is = [&](const std::string& name) { return leaf(name) == leaf(planned); };
+  return std::ranges::any_of(options.served_names, is) || is(options.loaded_from);
 }
 
 Json Done() { return {{"status", "ok"}}; }
@@ -95,6 +109,13 @@ void Service::Impl::ClusterPlan(Call call) {
   if (reader.failed()) return refuse(*reader.error());
   auto plan = plan::ParseWorkerPlan(text, "plan");
   if (!plan.ok()) return refuse(BadField("plan", plan.status().message()));
+  if (!Serves(options_, plan->plan.model)) {
+    const std::string& served = options_.served_names.front();
+    return refuse(BadField(
+        "plan", fmt::format("the plan is for the model {}, and this server serves {}; if it is "
+                            "meant for that one, write `model: {}` into it",
+                            Printable(plan->plan.model), Printable(served), Printable(served))));
+  }
   AnswerAdmin(call,
               admin->ApplyPlan(std::move(plan->plan), std::move(plan->workers), text).status(),
               "plan");

@@ -163,7 +163,7 @@ Json Service::Impl::DescribeRequest(const RegistryEntry& entry, const ModelConte
   body["age_s"] = (now - entry.arrived).seconds();
   const auto info = loaded != nullptr ? loaded->model.engine->Inspect(entry.id) : std::nullopt;
   if (!info) {
-    body["state"] = "ending";  // the engine has finished it; the answer is being written
+    body["state"] = "ending";  // the controller has finished it; the answer is being written
     return body;
   }
   body["state"] = StateName(info->state);

@@ -1,9 +1,9 @@
-// Service: the OpenAI-compatible front end of one engine. It owns its worker threads, routes and
-// metrics. The app owns it and passes its Handler() to net::HttpServer. It can serve before the
+// Service: the OpenAI-compatible front end of one controller. It owns its worker threads, routes
+// and metrics. The app owns it and passes its Handler() to net::HttpServer. It can serve before the
 // model is loaded: until Ready(), requests that need the model get 503 with Retry-After.
 //
 // Shutdown order, which the app must follow:
-//   service.Drain(limit); server.Stop(); then the engine and the service may be destroyed.
+//   service.Drain(limit); server.Stop(); then the controller and the service may be destroyed.
 // All methods: any thread.
 #pragma once
 
@@ -41,8 +41,9 @@ struct ServiceOptions {
   std::vector<std::string> served_names;  // at least one; the first is shown in answers and metrics
   // Also accepted as "model" in requests but never shown: the path that the model was loaded from.
   std::vector<std::string> unlisted_names;
-  std::string version;    // of the program
-  std::string root_path;  // "/llm": routes of Endpoint::kMain are found below it too; empty: none
+  std::string loaded_from;  // folder or name of the model: plans may name it
+  std::string version;      // of the program
+  std::string root_path;    // "/llm": routes of Endpoint::kMain are found below it too; empty: none
   ApiKeys api_keys;
   ApiKeys admin_keys;  // of Endpoint::kAdminListen
   std::vector<std::string> allowed_origins = {"*"};
@@ -91,7 +92,7 @@ enum class ServiceState { kLoading, kReady, kLeaving, kDraining };
 
 class Service {
  public:
-  // `clock` is the engine's and outlives the service.
+  // `clock` is the controller's and outlives the service.
   Service(ServiceOptions options, const Clock& clock);
   ~Service();
 

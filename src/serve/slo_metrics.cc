@@ -70,7 +70,7 @@ void SloMetrics::Answered(const AnsweredRequest& request) {
   const double tpot_s =
       request.tokens > 1 ? request.after_first.seconds() / (request.tokens - 1) : 0;
   const bool keeps_tpot = limits_.KeepsTpot(tpot_s);
-  // What is neither prefill nor queueing in the engine is the front end's, before both.
+  // What is neither prefill nor queueing in the controller is the front end's, before both.
   const Duration prefill = request.phases.prefill;
   if (!keeps_ttft) Miss("ttft", prefill > request.ttft - prefill ? "prefill" : "queue");
   if (!keeps_tpot) Miss("tpot", LongestAfterFirst(request.phases));

@@ -1,4 +1,4 @@
-// WorkerPool: threads that take work off the I/O threads and the engine's thread: rendering and
+// WorkerPool: threads that take work off the I/O threads and the controller's thread: rendering and
 // tokenizing long prompts, detokenizing, building JSON. Owned by the service. Any thread may post;
 // posting never waits for a task. A task that throws is logged and dropped; what it owned, such as
 // a reply, ends with it.

@@ -1,5 +1,5 @@
 // Instance: one replica of a model on the virtual clock. It owns the production scheduler and
-// drives it exactly like the server's engine. Only the executor is modelled: a pipeline of stages
+// drives it exactly like the controller. Only its stages are modelled: a pipeline of stages
 // whose step times come from a cost::StepCost. One thread.
 #pragma once
 
@@ -66,7 +66,7 @@ struct InstanceUse {
 
 // The batch shape of a plan, as StepCost needs it.
 cost::BatchShape ShapeOf(const StepPlan& plan);
-// The executor's answer. Every sampled token is 0: the simulation does not read it, and no EOS is
+// The stages' answer. Every sampled token is 0: the simulation does not read it, and no EOS is
 // set. `result` keeps its memory.
 void AnswerTo(const StepPlan& plan, StepResult& result);
 

@@ -54,7 +54,7 @@ RequestId Recorder::Arrived(const SimRequest& request) {
 
 void Recorder::Refused(RequestId id) {
   ++report_.refused;
-  if (HasSpoken(id)) --speaking_;
+  if (HasOutput(id)) --speaking_;
   free_.push_back(static_cast<uint32_t>(id.value() & kSlotMask));
 }
 

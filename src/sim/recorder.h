@@ -70,7 +70,7 @@ class Recorder {
   size_t alive() const { return alive_.size() - free_.size(); }
   // Live requests without a token.
   size_t waiting() const { return alive() - speaking_; }
-  bool HasSpoken(RequestId id) const { return alive_[id.value() & kSlotMask].tokens > 0; }
+  bool HasOutput(RequestId id) const { return alive_[id.value() & kSlotMask].tokens > 0; }
 
  private:
   static constexpr int kSlotBits = 24;  // limits the live requests

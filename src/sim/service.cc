@@ -59,13 +59,13 @@ ServiceReport Service::Run(Workload& workload) {
     }
     outputs_.clear();
     instances_[event.index]->Finish(now, result_, outputs_);
-    HearAll(event.index, now);
+    DeliverAll(event.index, now);
     Submit(event.index, now);
   }
   return Report(now);
 }
 
-void Service::HearAll(int index, Time now) {
+void Service::DeliverAll(int index, Time now) {
   constexpr size_t kAhead = 8;  // outputs whose records are prefetched
   for (size_t i = 0; i < outputs_.size(); ++i) {
     if (i + kAhead < outputs_.size()) recorder_.Prefetch(outputs_[i + kAhead].request);
@@ -75,7 +75,7 @@ void Service::HearAll(int index, Time now) {
 
 void Service::Hear(int index, RequestOutput& output, Time now) {
   const SimRequest& request = recorder_.request(output.request);
-  if (!prefill_ahead_.empty() && !recorder_.HasSpoken(output.request) &&
+  if (!prefill_ahead_.empty() && !recorder_.HasOutput(output.request) &&
       (!output.tokens.empty() || output.finish)) {
     prefill_ahead_[index] = prefill_ahead_[index] - PrefillTime(index, request.prompt_tokens);
   }

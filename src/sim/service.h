@@ -75,8 +75,8 @@ class Service {
         requests_(HasPrefixCache(options)) {}
   static bool HasPrefixCache(const ServiceOptions& options);
   void Arrive(const SimRequest& request, Time now);
-  int Dispatch();                     // the instance that takes the next request
-  void HearAll(int index, Time now);  // outputs_
+  int Dispatch();                        // the instance that takes the next request
+  void DeliverAll(int index, Time now);  // outputs_
   void Hear(int index, RequestOutput& output, Time now);
   void Submit(int index, Time now);
   Duration PrefillTime(int index, int prompt_tokens) const;

@@ -11,8 +11,8 @@
 //  - Matrices, vectors and tables are immutable. Other devices of the process may use them if they
 //    are of the same kind, also after the one that made them is gone.
 //
-// Owned by an executor. Used by one thread at a time, the executor's, except where a call says
-// otherwise. A wrong shape is a programmer's error.
+// Owned by the model of a worker. Used by one thread at a time, the computing one, except where a
+// call says otherwise. A wrong shape is a programmer's error.
 #pragma once
 
 #include <cstddef>

@@ -231,7 +231,7 @@ std::shared_ptr<Grammars::Compiled> Grammars::Find(const std::string& grammar) {
     kept_.splice(kept_.begin(), kept_, found);
   } else {
     kept_.push_front(std::make_shared<Compiled>(vocabulary_, grammar));
-    if (kept_.size() > kKept) kept_.pop_back();
+    if (kept_.size() > kCachedMax) kept_.pop_back();
   }
   return kept_.front();
 }

@@ -23,7 +23,7 @@ namespace millrace::text {
 
 class Grammars : public GrammarSource {
  public:
-  static constexpr size_t kKept = 64;         // compiled grammars
+  static constexpr size_t kCachedMax = 64;    // compiled grammars
   static constexpr size_t kQueuedMax = 1024;  // that wait to be compiled in the background
 
   // Returns at once; the thread begins with the table.

@@ -109,6 +109,12 @@ class Described(JoinedCluster):
         text = self.describe()
         self.assertIn("# no profile: ", text)
         self.assertNotIn("region", text.replace("within_region", ""))
+        done = subprocess.run(
+            [PROGRAM, "cluster", "describe", "--base-url", self.url, "--wait", "1"], text=True,
+            capture_output=True, timeout=START_LIMIT_S, check=False)
+        self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+        self.assertRegex(done.stderr, "(?m)^waiting: no profile of quiet")
+        self.assertRegex(done.stderr, "after 1 s: no profile of quiet.*leave out --wait")
         file = self.folder / "cluster.yaml"
         self.run_ok("cluster", "describe", "--base-url", self.url, "--out", file)
         self.assertEqual(file.read_text(), text)

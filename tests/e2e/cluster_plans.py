@@ -89,7 +89,7 @@ class Plans(JoinedCluster):
         self.join("a")
         self.server.wait_until_ready()
         self.assertEqual(self.server.status()["degraded"],
-                         "The model's layers are not on any worker.")
+                         "A stage with the model's layers has no worker.")
         second = self.join("b")
         self.wait_for(lambda s: not s["degraded"])
         before = self.metrics()
@@ -104,6 +104,7 @@ class Plans(JoinedCluster):
             self.check_streams(running)
         counters = self.check_metrics()
         self.assertEqual((counters["replays"], counters["pipelines_lost"]), (0, 0))
+        self.assertEqual((counters["workers_left"], counters["workers_lost"]), (1, 0))
         for name, (_, value) in self.metrics().items():
             self.assertGreaterEqual(value, before[name][1], name)
 

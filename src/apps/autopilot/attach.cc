@@ -53,10 +53,10 @@ class AutopilotAdmin : public AdminLayer {
   const AutopilotHost* autopilot_ MR_GUARDED_BY(mutex_) = nullptr;
 };
 
-// An engine with its autopilot, which ends before the engine does.
+// A controller with its autopilot, which ends before the controller does.
 struct Piloted {
   std::shared_ptr<cluster::Generator> engine;
-  AutopilotAdmin* admin;  // outlives the engine
+  AutopilotAdmin* admin;  // outlives the controller
   std::shared_ptr<PlanSearch> search;
   std::unique_ptr<AutopilotHost> autopilot;
 

@@ -122,7 +122,6 @@ Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::stri
         cluster.leading, options.controller.identity.model_fingerprint, cluster.layout);
     MR_ASSIGN_OR_RETURN(auto applied, kept->Read());
     if (applied) {
-      applied->plan.model = model.path.name;  // the same model, perhaps in a folder of another name
       options.controller.plan = std::move(applied->plan);
       options.controller.node_names = std::move(applied->workers);
     }

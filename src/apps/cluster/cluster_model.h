@@ -34,10 +34,10 @@ struct ClusterFlags {
   std::shared_ptr<Leading> leading;  // kept as long as the model; null: no other can lead
 };
 
-// A model whose engine is a controller. Workers join at the port of `server`.
+// A model that a controller serves. Workers join at the port of `server`.
 struct ClusterModel {
   std::unique_ptr<LocalModel> model;
-  cluster::ControllerProcess* server = nullptr;  // the model's engine owns it
+  cluster::ControllerProcess* server = nullptr;  // the model's controller owns it
 };
 
 // Loads no weights; requests wait until workers have loaded theirs. Takes over the journal of an

@@ -14,9 +14,9 @@
 
 namespace millrace::apps {
 
-// Reads the fields of `model` that are set before the engine is: path, tokenizer, chat_template,
-// spec, generation and kv. Opens the file of --step-log. The caller adds what the flags do not
-// contain: the term, the layout, limits.
+// Reads the fields of `model` that are set before the controller is made: path, tokenizer,
+// chat_template, spec, generation and kv. Opens the file of --step-log. The caller adds what the
+// flags do not contain: the term, the layout, limits.
 Result<cluster::ControllerHostOptions> ControllerOptionsFor(const EngineFlags& flags,
                                                             const LocalModel& model);
 

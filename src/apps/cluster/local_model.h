@@ -49,7 +49,7 @@ struct LocalModelOptions {
 };
 
 // Finds the model, or downloads it, and loads its tokenizer and chat template: no weights, no
-// engine.
+// controller.
 Result<std::unique_ptr<LocalModel>> LoadModelText(const EngineFlags& flags,
                                                   const std::string& chat_template);
 

@@ -43,7 +43,8 @@ void AddWaitOptions(Command& command, WaitFlags* flags) {
 
 Status Validate(const WaitFlags& flags, const AdminFlags& admin) {
   if (flags.wait || !admin.given.contains("timeout")) return OkStatus();
-  return InvalidArgument("--timeout limits how long the command waits; leave out it or --no-wait");
+  return InvalidArgument(
+      "--timeout limits how long the command waits; omit --timeout or --no-wait");
 }
 
 Option PositionalText(std::string name, std::string value_name, std::string* target) {

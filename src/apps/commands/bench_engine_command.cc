@@ -1,4 +1,5 @@
-// millrace bench throughput and latency: measure the engine of this process alone, without HTTP.
+// millrace bench throughput and latency: measure the controller of this process alone, without
+// HTTP.
 #include <fmt/format.h>
 
 #include <array>
@@ -41,7 +42,7 @@ struct Run {
   int64_t prompt_tokens = 0, output_tokens = 0;
 };
 
-// Shared between the engine's thread and the command's.
+// Shared between the controller's thread and the command's.
 struct Tally {
   Mutex mutex;
   CondVar changed;
@@ -65,7 +66,7 @@ cluster::OutputSink CountInto(Tally& tally, Progress* progress) {
 }
 
 // Exactly output_len tokens for each request, `n` sequences of each. Submits at most what the
-// engine's queue takes at once.
+// controller's queue takes at once.
 Result<Run> RunAll(cluster::Generator& engine, const std::vector<BenchRequest>& requests, int n,
                    Progress* progress, const Clock& clock) {
   constexpr int kUnderWayMax = 2048;

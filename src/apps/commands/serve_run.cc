@@ -48,6 +48,7 @@ constexpr double kRefuseBeyondMin = 0.01, kRefuseBeyondMax = 1000;
 Result<serve::ServiceOptions> ServiceOptionsFor(const ServeFlags& flags) {
   serve::ServiceOptions options;
   options.served_names = flags.served_names;
+  options.loaded_from = flags.engine.model;
   options.takes_templates = flags.trust_request_chat_template;
   options.clamps_max_tokens = flags.clamp_max_tokens;
   if (options.served_names.empty()) {
@@ -320,7 +321,7 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
     MR_ASSIGN_OR_RETURN(request_log, OpenRequestLog(flags.request_log));
     service_options.request_log = request_log.get();
   }
-  // Destroyed in reverse: the engine before the service, both after the server has stopped.
+  // Destroyed in reverse: the controller before the service, both after the server has stopped.
   serve::Service service(std::move(service_options), clock);
   MR_ASSIGN_OR_RETURN(const auto server,
                       net::HttpServer::Start(ServerOptionsFor(flags), service.Handler()));

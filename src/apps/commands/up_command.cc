@@ -118,8 +118,8 @@ std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const Comm
   return specs;
 }
 
-// The model's engine and its workers. The workers are stopped first: no request runs any more by
-// then, so nothing needs to be handed over.
+// The model's controller and its workers. The workers are stopped first: no request runs any more
+// by then, so nothing needs to be handed over.
 struct Supervised {
   std::shared_ptr<cluster::Generator> engine;
   std::unique_ptr<PrivateFolder> folder;  // has the token

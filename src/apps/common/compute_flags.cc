@@ -80,7 +80,7 @@ void AddComputeOptions(Command& command, const char* group, ComputeFlags* chosen
 
 Status BindToNumaNode(int node) {
   if (numa_available() < 0) {
-    return FailedPrecondition("this system tells nothing about NUMA nodes: leave the option out");
+    return FailedPrecondition("this system reports no NUMA nodes: leave the option out");
   }
   if (node > numa_max_node() || numa_bitmask_isbitset(numa_all_nodes_ptr, node) == 0) {
     return InvalidArgument(

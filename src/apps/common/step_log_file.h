@@ -1,6 +1,6 @@
 // The file of `serve --step-log`: one line per scheduling decision, written at once. A failed
 // write, as on a full disk, ends the log with one warning; the server continues. Called under the
-// engine's lock.
+// controller's lock.
 #pragma once
 
 #include <functional>

@@ -43,10 +43,10 @@ class FleetAdmin : public AdminLayer {
   const FleetHost* fleet_ MR_GUARDED_BY(mutex_) = nullptr;
 };
 
-// An engine with its fleet, which ends before the engine does.
+// A controller with its fleet, which ends before the controller does.
 struct Equipped {
   std::shared_ptr<cluster::Generator> engine;
-  FleetAdmin* admin;  // outlives the engine
+  FleetAdmin* admin;  // outlives the controller
   std::unique_ptr<FleetHost> fleet;
 
   ~Equipped() { admin->Use(nullptr); }

@@ -32,7 +32,7 @@ bool IsMachineName(const Json& json) {
 Result<std::vector<cluster::ListedMachine>> ReadMachineList(const Json& answer) {
   const auto list = answer.find("machines");
   if (list == answer.end() || !list->is_array()) {
-    return InvalidArgument(fmt::format("there is no list of machines: {}", kListForm));
+    return InvalidArgument(fmt::format("the provider printed no machine list: {}", kListForm));
   }
   std::vector<cluster::ListedMachine> machines;
   for (const Json& one : *list) {

@@ -57,7 +57,7 @@ TEST_F(ExecProviderTest, FailuresAreOneLineWithTheCause) {
   EXPECT_TRUE(has(error("echo '{\"error\": \"no quota\"}'"), "fails: no quota"));
   EXPECT_TRUE(has(error("echo nonsense"), "'nonsense'"));
   EXPECT_TRUE(has(error("echo '[1]'"), "expected one JSON object"));
-  EXPECT_TRUE(has(error("echo '{}'"), "there is no list of machines"));
+  EXPECT_TRUE(has(error("echo '{}'"), "the provider printed no machine list"));
   EXPECT_TRUE(has(error("echo '{\"machines\": [{\"id\": \"a b\"}]}'"), "machine 0 has no id"));
   EXPECT_TRUE(has(error("echo '{\"machines\": [{\"id\": 7}]}'"), "machine 0 has no id"));
   EXPECT_TRUE(has(error("sleep 100"), "has not ended after 1 s"));

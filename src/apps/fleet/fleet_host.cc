@@ -123,7 +123,7 @@ void FleetHost::Look() {
     AskProviders(now);
   }
   for (const cluster::FleetAction& action : actions) {
-    if (const auto* said = std::get_if<cluster::FleetSaid>(&action)) LogEvent(said->event);
+    if (const auto* said = std::get_if<cluster::FleetLogged>(&action)) LogEvent(said->event);
     if (const auto* order = std::get_if<cluster::AcquireMachines>(&action)) Do(*order);
     if (const auto* drain = std::get_if<cluster::DrainMachine>(&action)) Do(*drain);
     if (const auto* release = std::get_if<cluster::ReleaseMachine>(&action)) Do(*release);
@@ -143,7 +143,7 @@ void FleetHost::AskProviders(Time now) {
         const auto said = calls_[k].provider->Price();
         const MutexLock lock(mutex_);
         if (!said.ok()) calls_[k].price_at = clock_.Now() + kListEvery;
-        if (!stopping_) fleet_.PriceSaid(k, said, clock_.Now());
+        if (!stopping_) fleet_.PriceReported(k, said, clock_.Now());
       }
       List(k);
       const MutexLock lock(mutex_);

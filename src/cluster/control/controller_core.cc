@@ -26,7 +26,7 @@ Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions
   }
   shape.stages = std::clamp(shape.stages, 1, options.num_layers);
   Plan plan = automatic ? PlanFor(shape, options.model, options.num_layers) : *options.plan;
-  MR_RETURN_IF_ERROR(CheckModel(plan, options.model, options.num_layers));
+  MR_RETURN_IF_ERROR(CheckLayers(plan, options.num_layers));
   MR_ASSIGN_OR_RETURN(Layout layout, MakeLayout(std::move(plan), options.node_names));
   layout.automatic = automatic;
   std::unique_ptr<ControllerCore> controller(new ControllerCore(std::move(options)));
@@ -90,7 +90,7 @@ void ControllerCore::Receive(ConnectionId from, ToController message, Time now) 
 }
 
 Status ControllerCore::ApplyPlan(Plan plan, std::vector<std::string> node_names) {
-  MR_RETURN_IF_ERROR(CheckModel(plan, options_.model, options_.num_layers));
+  MR_RETURN_IF_ERROR(CheckLayers(plan, options_.num_layers));
   MR_ASSIGN_OR_RETURN(Layout layout, MakeLayout(std::move(plan), std::move(node_names)));
   MR_RETURN_IF_ERROR(CheckNames(layout, members_));
   MR_RETURN_IF_ERROR(CheckBits(layout, members_));

@@ -26,6 +26,28 @@
 // controller_requests.cc (queue and outputs), controller_describe.cc (status),
 // controller_status.cc (counters, single requests).
 //
+// The loop of a host (ControllerHost, the simulator, the fault lab):
+//
+//   std::vector<ControllerAction> actions;
+//   std::vector<RequestOutput> outputs;
+//   while (const Event event = Next()) {  // one at a time
+//     const Time now = clock.Now();
+//     switch (event.kind) {
+//       case kRequest: event.Answer(core.Submit(event.request, now)); break;
+//       case kAbort: core.Abort(event.id, event.index, now); break;
+//       case kOperator: event.Answer(core.ApplyPlan(event.plan, event.names)); break;
+//       case kMessage: core.Receive(event.from, event.message, now); break;  // of a worker
+//       case kHeartbeat: core.Beat(event.from, event.beat, now); continue;   // forms no steps
+//       case kClosed: core.ConnectionLost(event.from, event.reason, now); break;
+//       case kTick: core.Tick(now); break;  // once per heartbeat interval
+//     }
+//     core.Advance(now);
+//     core.TakeActions(actions);
+//     for (ControllerAction& action : std::exchange(actions, {})) Send(action);  // in this order
+//     core.TakeOutputs(outputs);
+//     for (RequestOutput& output : std::exchange(outputs, {})) Deliver(output);
+//   }
+//
 // Owned by ControllerHost, and in the fault lab by its simulated process. Used by one thread at a
 // time.
 #pragma once
@@ -171,8 +193,8 @@ class ControllerCore {
   void FollowLayout(const Deployment::Changes& changes, Time now);
   void RetirePipelines(Time now);
   // Whether a request that cannot move stays, or leaves and waits.
-  enum class Otherwise : uint8_t { kLeave, kStay };
-  void TakeOut(Pipeline& pipeline, RequestId id, Otherwise otherwise, Time now);
+  enum class IfStuck : uint8_t { kLeave, kStay };
+  void TakeOut(Pipeline& pipeline, RequestId id, IfStuck if_stuck, Time now);
 
   // controller_pipelines.cc
   void OpenPipelines(Time now);

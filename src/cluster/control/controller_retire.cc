@@ -60,8 +60,8 @@ void ControllerCore::RetirePipelines(Time now) {
     }
     if (pipeline.open) {
       const Exits exits = ExitsOf(pipeline, departure, pipelines_, requests_, transfers_, now);
-      for (RequestId request : exits.leave) TakeOut(pipeline, request, Otherwise::kLeave, now);
-      for (RequestId request : exits.move) TakeOut(pipeline, request, Otherwise::kStay, now);
+      for (RequestId request : exits.leave) TakeOut(pipeline, request, IfStuck::kLeave, now);
+      for (RequestId request : exits.move) TakeOut(pipeline, request, IfStuck::kStay, now);
       transfers_.GiveUpExpiredIn(id);
     }
     const bool unused = pipeline.requests.size() == 0 && !transfers_.HasKvIn(id) &&
@@ -84,7 +84,7 @@ void ControllerCore::RetirePipelines(Time now) {
 
 // Takes a request out of a retiring pipeline: it moves, or waits for another pipeline, or stays
 // until it can move.
-void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Otherwise otherwise, Time now) {
+void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, IfStuck if_stuck, Time now) {
   Request& request = requests_.at(id);
   const auto info = pipeline.scheduler->Inspect(id, now);
   if (info && info->state == sched::RequestState::kPulling) return;  // until it has its KV
@@ -103,7 +103,7 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Otherwise otherwi
       placements_.Sent();
       return;
     }
-    if (otherwise == Otherwise::kStay) return;
+    if (if_stuck == IfStuck::kStay) return;
   }
   // A request that cannot migrate fetches its KV later: it is in the middle of its prompt, or no
   // pipeline takes it now.

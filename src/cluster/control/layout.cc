@@ -8,10 +8,10 @@
 #include <limits>
 #include <numeric>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/check.h"
-#include "base/log.h"
 
 namespace millrace::cluster {
 namespace {
@@ -140,12 +140,7 @@ bool LeadsToAnswer(const Layout& layout, const Serves& serves) {
 
 }  // namespace
 
-Status CheckModel(const Plan& plan, std::string_view model, int num_layers) {
-  const auto leaf = [](std::string_view name) { return name.substr(name.find_last_of('/') + 1); };
-  if (!plan.model.empty() && leaf(plan.model) != leaf(model)) {
-    return InvalidArgument(fmt::format("the plan is for the model {}, and the cluster serves {}",
-                                       Printable(plan.model), Printable(model)));
-  }
+Status CheckLayers(const Plan& plan, int num_layers) {
   if (plan.num_layers == num_layers) return OkStatus();
   return InvalidArgument(
       fmt::format("the plan is for {} layers, the model has {}", plan.num_layers, num_layers));

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -94,8 +93,8 @@ struct GivenUpPlan {
 
 // Whether the worker has a slot of the layout, or of the stage.
 bool HasSlot(const Layout& layout, WorkerId worker);
-// kInvalidArgument: the plan is for another model. Names of the hub may lack their owner.
-Status CheckModel(const Plan& plan, std::string_view model, int num_layers);
+// kInvalidArgument: the plan is for a model with another number of layers.
+Status CheckLayers(const Plan& plan, int num_layers);
 
 bool HasSlot(const LayoutStage& stage, WorkerId worker);
 

@@ -13,8 +13,7 @@ namespace {
 // In token layers. Assumed for stages whose memory is not known yet; more than any stage has.
 constexpr int64_t kUnknownKv = int64_t{1} << 40;
 
-// Keys of different clients have nothing to do with each other, and nor have prompts that must not
-// share a prefix.
+// Keys of different clients never match. Neither do prompts that must not share a prefix.
 std::string HintOf(const Requests::Request& request) {
   const sched::NewRequest& spec = request.spec;
   return spec.client + '\n' + spec.cache_salt + '\n' + spec.prompt_cache_key;

@@ -74,9 +74,9 @@ class Transfers {
   }
   // How many tokens of KV the workers copy per second in all, as measured. nullopt: none so far.
   std::optional<double> copied_tokens_per_s() const { return copy_rate_.tokens_per_s(); }
-  // What the request has left is of no more use, because it has ended.
+  // Drops the request's KV; the request has ended.
   void Drop(RequestId id);
-  // The same, because it will be computed again.
+  // Drops it; the request will be computed again.
   void GiveUp(RequestId id);
   // The same for all requests that have KV in the pipeline.
   void GiveUpIn(PipelineId pipeline);

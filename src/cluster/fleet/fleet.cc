@@ -97,9 +97,9 @@ void Fleet::TakeActions(std::vector<FleetAction>& actions) {
   actions_.clear();
 }
 
-void Fleet::Say(FleetCause cause, std::string text) {
+void Fleet::Log(FleetCause cause, std::string text) {
   FleetEvent event{.at_unix_s = view_.unix_s, .cause = cause, .text = std::move(text)};
-  actions_.push_back(FleetSaid{event});
+  actions_.push_back(FleetLogged{event});
   events_.push_back(std::move(event));
   if (events_.size() > kEventsMax) events_.pop_front();
 }
@@ -157,7 +157,7 @@ FleetKindStatus Fleet::CountKind(size_t k) const {
   };
   for (const Machine& machine : kind.machines) {
     const FleetMember* member = FindMember(machine.worker);
-    if (machine.held != Held::kKept) {
+    if (machine.held != Held::kInUse) {
       ++status.draining;
     } else if (member == nullptr || (!member->usable && !member->under_notice)) {
       on_order(machine.absent_since, 1);

@@ -10,7 +10,7 @@
 // drain; what costs money stays within the budget and the limits. A provider's list of machines is
 // the truth: after a restart of the controller the fleet is what the providers list.
 //
-// A jump of the clock counts as kStepMax at most, so no time limit passes because of it.
+// A clock jump advances time by kStepMax at most, so no time limit passes because of it.
 //
 // Files: fleet.cc (what happens; the status), fleet_machines.cc (machines and what providers
 // answer), fleet_decide.cc (which machines are acquired and released).
@@ -95,10 +95,10 @@ struct ReleaseMachine {  // answered by ReleaseEnded
   std::string id;
 };
 // To be logged.
-struct FleetSaid {
+struct FleetLogged {
   FleetEvent event;
 };
-using FleetAction = std::variant<AcquireMachines, DrainMachine, ReleaseMachine, FleetSaid>;
+using FleetAction = std::variant<AcquireMachines, DrainMachine, ReleaseMachine, FleetLogged>;
 
 struct FleetKindStatus {
   std::optional<int> wanted;  // unset: not known yet
@@ -141,7 +141,7 @@ class Fleet {
   void ReleaseEnded(size_t kind, const std::string& id, const Status& status, Time now);
   void Listed(size_t kind, const Result<std::vector<ListedMachine>>& machines, Time now);
   // nullopt: the provider knows no price.
-  void PriceSaid(size_t kind, const Result<std::optional<double>>& usd_per_h, Time now);
+  void PriceReported(size_t kind, const Result<std::optional<double>>& usd_per_h, Time now);
   // Not ok: the controller refuses, and the worker serves on.
   void DrainEnded(const std::string& worker, const Status& status, Time now);
 
@@ -152,13 +152,13 @@ class Fleet {
 
  private:
   enum class Held : uint8_t {
-    kKept,      // its worker serves, or is expected
+    kInUse,     // its worker serves, or is expected
     kDraining,  // the controller has been asked to drain its worker
     kReleasing  // nothing runs there: it is given back
   };
   struct Machine {
     std::string id, worker;
-    Held held = Held::kKept;
+    Held held = Held::kInUse;
     Time absent_since;        // it has no usable worker since then
     bool joined = false;      // its worker has joined at least once
     bool present = false;     // it was there when the fleet looked last
@@ -209,7 +209,7 @@ class Fleet {
   double NominalRate() const;
   void Judge();
   void Charge();
-  void Say(FleetCause cause, std::string text);
+  void Log(FleetCause cause, std::string text);
 
   // fleet_machines.cc
   void Follow(size_t kind);

@@ -122,12 +122,12 @@ void Fleet::Add(const MixNeed& need) {
   missing_ = MachinesToAdd(all, need).machines;
   const bool fails = std::reduce(missing_.begin(), missing_.end()) > 0;  // and that was said
   if (before != MixShortage::kNone || fails) return;
-  Say(FleetCause::kLoad, fmt::format("the load of {:.3g} requests/s needs more machines, but {}",
+  Log(FleetCause::kLoad, fmt::format("the load of {:.3g} requests/s needs more machines, but {}",
                                      load_per_s_, ShortageText(add.shortage)));
 }
 
 void Fleet::Ask(size_t k, int count, FleetCause cause, const std::string& why) {
-  Say(cause, fmt::format("asks for {} {}: {}", count, spec_.kinds[k].name, why));
+  Log(cause, fmt::format("asks for {} {}: {}", count, spec_.kinds[k].name, why));
   Kind& kind = kinds_[k];
   last_change_ = now_;
   kind.asked = now_;
@@ -214,7 +214,7 @@ Fleet::Machine* Fleet::MachineToRelease(size_t k) {
   const bool ordered = spec_.kinds[k].provider == FleetProvider::kKubernetes;
   Machine* chosen = nullptr;
   for (auto it = kinds_[k].machines.rbegin(); it != kinds_[k].machines.rend(); ++it) {
-    if (it->held != Held::kKept) continue;
+    if (it->held != Held::kInUse) continue;
     const FleetMember* member = FindMember(it->worker);
     const bool going = member != nullptr && (member->under_notice || member->draining);
     const bool may = it->listed && !going && now_ >= it->keep_until;
@@ -230,7 +230,7 @@ bool Fleet::ReleaseOne(size_t k, FleetCause cause, const std::string& why) {
   if (spec_.kinds[k].provider == FleetProvider::kNone) {
     const FleetKindStatus have = CountKind(k);
     kinds_[k].desired = have.serving + have.on_order - 1;
-    Say(cause, fmt::format("wants one {} less: {}", spec_.kinds[k].name, why));
+    Log(cause, fmt::format("wants one {} less: {}", spec_.kinds[k].name, why));
     return true;
   }
   Machine* machine = MachineToRelease(k);
@@ -240,7 +240,7 @@ bool Fleet::ReleaseOne(size_t k, FleetCause cause, const std::string& why) {
       fmt::format("{} {} ({}): {}", member == nullptr ? "gives back" : "drains",
                   Printable(machine->id, kNameBytes), spec_.kinds[k].name, why);
   if (member == nullptr) {
-    Say(cause, text);
+    Log(cause, text);
     machine->held = Held::kReleasing;
     machine->release_at = now_;
     return true;
@@ -285,7 +285,7 @@ void Fleet::KeepBudget() {
     staying[*dearest].counted = 0;
   }
   if (std::exchange(over_budget_said_, true)) return;
-  Say(FleetCause::kBudget, why + "; the minimum of each kind stays");
+  Log(FleetCause::kBudget, why + "; the minimum of each kind stays");
 }
 
 // Gives back a machine whose worker has not joined, if the others carry the load without it.

@@ -39,7 +39,7 @@ void Fleet::Fail(size_t kind, Trouble& trouble, const std::string& text) {
   ++trouble.failures;
   trouble.until = now_ + pause;
   if (known) return;
-  Say(FleetCause::kProvider,
+  Log(FleetCause::kProvider,
       fmt::format("{}: {}; it is tried again, at most {:.0f} s later, and the cluster goes on with "
                   "the machines that it has",
                   spec_.kinds[kind].name, trouble.text, kBackOffMost.seconds()));
@@ -53,7 +53,7 @@ void Fleet::Recover(size_t kind, Trouble& trouble) {
       !own.price.text.empty()) {
     return;
   }
-  Say(FleetCause::kProvider,
+  Log(FleetCause::kProvider,
       fmt::format("{}: the provider does again what it is asked", spec_.kinds[kind].name));
 }
 
@@ -70,13 +70,13 @@ void Fleet::Follow(size_t k) {
     machine.joined = machine.joined || present;
     if (present) {
       machine.absent_since = now_;
-    } else if (machine.present && machine.held == Held::kKept) {
+    } else if (machine.present && machine.held == Held::kInUse) {
       last_lost_ = now_;
     }
     machine.present = present;
     // A worker that joins before its machine could be given back takes requests: the machine stays.
     if (machine.held == Held::kReleasing && present && !machine.release_sent) {
-      machine.held = Held::kKept;
+      machine.held = Held::kInUse;
     }
   }
   std::erase_if(kinds_[k].machines, [&](const Machine& machine) {
@@ -100,7 +100,7 @@ void Fleet::FollowDrain(Machine& machine, const FleetMember* member) {
   }
   if (member->draining) machine.drain_seen = true;
   if (!machine.drain_seen || member->draining) return;
-  machine.held = Held::kKept;  // the controller has given the drain up
+  machine.held = Held::kInUse;  // the controller has given the drain up
   machine.absent_since = now_;
   machine.keep_until = now_ + spec_.cool_down;
 }
@@ -111,7 +111,7 @@ void Fleet::GiveUpAbsent(size_t k) {
   const Duration startup = std::max(spec_.kinds[k].startup, kGiveUpStartupMin);
   for (Machine& machine : kind.machines) {
     const FleetMember* member = FindMember(machine.worker);
-    if (machine.held != Held::kKept || (member != nullptr && member->under_notice)) continue;
+    if (machine.held != Held::kInUse || (member != nullptr && member->under_notice)) continue;
     if (now_ - machine.absent_since <= Duration{startup.ns * kGiveUpStartups}) continue;
     const bool last =
         spec_.kinds[k].provider != FleetProvider::kKubernetes || &machine == &kind.machines.back();
@@ -212,7 +212,7 @@ void Fleet::Listed(size_t k, const Result<std::vector<ListedMachine>>& listed, T
       machines.push_back(machine);
       continue;
     }
-    vanished = vanished || (!machine.joined && machine.held == Held::kKept);
+    vanished = vanished || (!machine.joined && machine.held == Held::kInUse);
   }
   kind.machines = std::move(machines);
   kind.listed = true;
@@ -230,7 +230,7 @@ void Fleet::Listed(size_t k, const Result<std::vector<ListedMachine>>& listed, T
   }
 }
 
-void Fleet::PriceSaid(size_t k, const Result<std::optional<double>>& said, Time now) {
+void Fleet::PriceReported(size_t k, const Result<std::optional<double>>& said, Time now) {
   Pass(now);
   if (k >= kinds_.size()) return;
   Kind& kind = kinds_[k];
@@ -251,7 +251,7 @@ void Fleet::PriceSaid(size_t k, const Result<std::optional<double>>& said, Time 
   const auto text = [](const std::optional<double>& price) {
     return price ? fmt::format("{:.4g} USD/h", *price) : "not known";
   };
-  Say(FleetCause::kPriceChanged, fmt::format("{}: the price of a machine was {} and is {}",
+  Log(FleetCause::kPriceChanged, fmt::format("{}: the price of a machine was {} and is {}",
                                              spec_.kinds[k].name, text(before), text(after)));
   price_changed_ = now_;
 }
@@ -262,13 +262,13 @@ void Fleet::DrainEnded(const std::string& worker, const Status& status, Time now
     const auto found = std::ranges::find(kinds_[k].machines, worker, &Machine::worker);
     if (found == kinds_[k].machines.end() || found->held != Held::kDraining) continue;
     const std::string begun = std::exchange(found->drain_text, {});
-    if (status.ok() && !begun.empty()) Say(found->why_drained, begun);
+    if (status.ok() && !begun.empty()) Log(found->why_drained, begun);
     if (status.ok() || status.code() == StatusCode::kNotFound) return;  // it has left already
-    found->held = Held::kKept;
+    found->held = Held::kInUse;
     found->absent_since = now_;
     found->keep_until = now_ + spec_.cool_down;
     if (std::exchange(found->refused, status.message()) == status.message()) return;
-    Say(FleetCause::kProvider,
+    Log(FleetCause::kProvider,
         fmt::format("{} stays: the controller cannot drain it: {}", Printable(worker, kNameBytes),
                     Printable(status.message(), kShownBytes)));
     return;

@@ -70,7 +70,7 @@ class FleetWorld {
     for (size_t k = 0; k < providers.size(); ++k) {
       if (second % 10 == 1) List(k);
       if (second % 10 == 1 && providers[k].price) {
-        fleet.PriceSaid(k, std::optional(*providers[k].price), now());
+        fleet.PriceReported(k, std::optional(*providers[k].price), now());
       }
     }
     FleetView view{.waiting = waiting.size()};
@@ -150,7 +150,7 @@ class FleetWorld {
     fleet.ReleaseEnded(release.kind, release.id, OkStatus(), now());
     List(release.kind);
   }
-  void Do(const FleetSaid& said) {
+  void Do(const FleetLogged& said) {
     events.push_back(fmt::format("{}: {}", FleetCauseName(said.event.cause), said.event.text));
   }
 

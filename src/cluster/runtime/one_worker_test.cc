@@ -184,7 +184,7 @@ TEST_F(OneWorkerTest, DrainAbortsRequestsThatDoNotEndInTime) {
     ASSERT_TRUE(host_
                     ->Submit(Request(10, 400),
                              [this, inner = collectors.back()->Sink()](RequestOutput&& output) {
-                               // However fast the engine is, none ends earlier.
+                               // However fast the controller is, none ends earlier.
                                while (!host_->Stats().draining) std::this_thread::yield();
                                inner(std::move(output));
                              })

@@ -25,8 +25,8 @@ std::optional<FinishReason> ReasonNamed(const std::string& name) {
 }
 
 // Rebuilds the outputs that the client received: one for each run of tokens, with the finish reason
-// in the last one of a continuation. In the engine only a token can stop a sequence, so the stop
-// token is the last token.
+// in the last one of a continuation. In the controller only a token can stop a sequence, so the
+// stop token is the last token.
 void TakeDelivered(RequestId id, const JournalRequest& request, RecoveredRequest& earlier) {
   std::vector<RequestOutput>& delivered = earlier.delivered;
   std::vector<uint32_t> positions(request.continuations.size());

@@ -9,6 +9,25 @@
 // and counted. When the session with the controller ends, every pipeline ends with it; the weights
 // stay for the next controller.
 //
+// The loop of a host (WorkerHost, which computes on a thread of its own, and the fault lab):
+//
+//   std::vector<WorkerAction> actions;
+//   while (const Event event = Next()) {  // one at a time
+//     const Time now = clock.Now();
+//     switch (event.kind) {
+//       case kSession: event.up ? core.SessionUp(now) : core.SessionDown(now); break;
+//       case kFromController: core.FromController(event.message, now); break;
+//       case kFromPeer: core.FromPeer(event.message, now); break;
+//       case kActivations: core.ActivationsArrived(event.pipeline, event.step, event.data); break;
+//       case kPeerLost: core.PeerLost(event.peer, event.reason); break;
+//       case kDone: event.Tell(core); break;  // LoadEnded, PullEnded, PipelineStarted, ProbeEnded
+//       case kBatchEnded: core.BatchEnded(event.status, event.outputs, now); break;
+//     }
+//     if (std::optional<ReadyBatch> batch = core.NextBatch(now)) Compute(*batch);  // ->
+//     kBatchEnded core.TakeActions(actions); for (WorkerAction& action : std::exchange(actions,
+//     {})) Do(action);  // in this order
+//   }
+//
 // Owned by its host (WorkerHost), whose lock guards it: one thread at a time.
 #pragma once
 

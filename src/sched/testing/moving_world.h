@@ -1,4 +1,4 @@
-// Two schedulers, each with an executor of two layers, between which requests are moved at random:
+// Two schedulers, each with a stage of two layers, between which requests are moved at random:
 // cold (their tokens are recomputed), warm (the KV of their sequences is pulled, at all layers or
 // some) and live (pulled in rounds while they run). One thread.
 #pragma once

@@ -272,13 +272,13 @@ bool ClusterSim::SubmitBacklog() {
 
 void ClusterSim::Hear(RequestOutput& output) {
   const RequestId id = output.request;
-  room_ = room_ || output.finish || !recorder_.HasSpoken(id);
+  room_ = room_ || output.finish || !recorder_.HasOutput(id);
   if (on_output) on_output(output, now_);
   if (output.finish == FinishReason::kError || output.finish == FinishReason::kAbort) {
     handed_.erase(id);
     return recorder_.Refused(id);
   }
-  const bool first = !output.tokens.empty() && !recorder_.HasSpoken(id);
+  const bool first = !output.tokens.empty() && !recorder_.HasOutput(id);
   if (!first && !handed_.empty()) handed_.erase(id);
   if (recorder_.Heard(output, now_) || !first || !apart_) return;
   handed_.emplace(id, now_);

@@ -1,7 +1,7 @@
 // CpuDevice: tensor::Device on this machine's cores. Kernels are chosen for the CPU at run time
 // (AVX-512, AVX2 or the baseline); activations are f32, weights and KV f32, bf16 or f16.
 //
-// Owned by an executor and used by its thread; calls return when the work is done.
+// Owned by the model of a worker and used by its thread; calls return when the work is done.
 #pragma once
 
 #include <memory>
