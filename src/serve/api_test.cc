@@ -316,10 +316,10 @@ TEST(Completions, APromptOfOneToken) {
   const Json scored = server.Call("/v1/completions", body);
   for (const Json& one : scored["choices"]) {
     EXPECT_EQ(one["text"], "a");
-    EXPECT_EQ(one["logprobs"]["tokens"], Json({"a"}));
+    EXPECT_EQ(one["logprobs"]["tokens"], Json::array({"a"}));
     EXPECT_EQ(one["logprobs"]["token_logprobs"], Json::array({nullptr}));
     EXPECT_EQ(one["logprobs"]["top_logprobs"], Json::array({nullptr}));
-    EXPECT_EQ(one["logprobs"]["text_offset"], Json({0}));
+    EXPECT_EQ(one["logprobs"]["text_offset"], Json::array({0}));
   }
   body = {{"prompt", {97}}, {"max_tokens", 1}, {"prompt_logprobs", 1}};
   EXPECT_EQ(server.Call("/v1/completions", body)["choices"][0]["prompt_logprobs"],

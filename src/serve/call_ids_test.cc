@@ -19,8 +19,9 @@ Json CallOf(const char* id, const char* name) {
   return call;
 }
 
-Json Calls(Json calls) {
-  return {{"role", "assistant"}, {"content", ""}, {"tool_calls", std::move(calls)}};
+// A vector, because compilers differ on what a Json of one Json in braces is.
+Json Calls(const std::vector<Json>& calls) {
+  return {{"role", "assistant"}, {"content", ""}, {"tool_calls", calls}};
 }
 
 Json ResultOf(const char* id) {
@@ -121,9 +122,10 @@ TEST(CallIds, OddMessagesDoNoHarm) {
     }
   }
   // Half a million calls and results take no quadratic time.
-  Json calls = Json::array(), messages = Json::array();
+  std::vector<Json> calls;
+  Json messages = Json::array();
   for (int i = 0; i < 20'000; ++i) calls.push_back(CallOf("same", "f"));
-  messages.push_back(Calls(std::move(calls)));
+  messages.push_back(Calls(calls));
   for (int i = 0; i < 20'000; ++i) messages.push_back(ResultOf("same"));
   const auto ids = IdsAfter(CallIds::kNumbered, messages);
   EXPECT_EQ(ids[19'999], "functions.f:19999");

@@ -58,7 +58,7 @@ TEST(Chat, Logprobs) {
       server.Call("/v1/chat/completions", body)["choices"][0]["logprobs"]["content"];
   ASSERT_EQ(content.size(), 2u);
   EXPECT_EQ(content[0]["token"], "h");
-  EXPECT_EQ(content[0]["bytes"], Json({104}));
+  EXPECT_EQ(content[0]["bytes"], Json::array({104}));
   EXPECT_EQ(content[0]["logprob"], -0.5);
   EXPECT_EQ(content[0]["top_logprobs"][0]["token"], "b");
 }

@@ -71,7 +71,7 @@ TEST(Fields, LogprobsNameTokensByTheirIds) {
   const Json first =
       server.Call("/v1/chat/completions", chat)["choices"][0]["logprobs"]["content"][0];
   EXPECT_EQ(first["token"], "token_id:104");
-  EXPECT_EQ(first["bytes"], Json({104}));
+  EXPECT_EQ(first["bytes"], Json::array({104}));
 }
 
 TEST(Fields, PromptsAreCut) {

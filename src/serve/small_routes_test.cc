@@ -37,12 +37,12 @@ TEST(SmallRoutes, TemplateLoadAndPing) {
 TEST(SmallRoutes, WhatTheServerIs) {
   TestServer server(Reciting("x"));
   const Json info = server.Get("/server_info");
-  EXPECT_EQ(info["models"], Json({"tiny"}));
+  EXPECT_EQ(info["models"], Json::array({"tiny"}));
   EXPECT_EQ(info["tool_call_parser"], "hermes");
   EXPECT_EQ(info["constrained_output"], true);
   const Json tokenizer = server.Get("/tokenizer_info");
   EXPECT_EQ(tokenizer["vocab_size"], kTinyVocab);
-  EXPECT_EQ(tokenizer["eos_token_ids"], Json({kTinyEos}));
+  EXPECT_EQ(tokenizer["eos_token_ids"], Json::array({kTinyEos}));
   EXPECT_TRUE(tokenizer["chat_template"].is_string());
 }
 

@@ -97,7 +97,7 @@ TEST(RequestBody, HasTheFieldsThatAreWanted) {
   target.logprobs = 3;
   Json body = *ParseJson(RequestBody(target, {}));
   EXPECT_EQ(body["top_p"], 0.5);
-  EXPECT_EQ(body["stop"], Json({"."}));
+  EXPECT_EQ(body["stop"], Json::array({"."}));
   EXPECT_EQ(body["logprobs"], 3);
   EXPECT_FALSE(body.contains("temperature"));  // the server's, unless it is among the fields
   target.chat = true;
