@@ -70,7 +70,7 @@ class Stream:
             if reply.status != 200:
                 raise AssertionError(f"{reply.status} {reply.read().decode()} after {headers}")
             self.connections += 1
-            number, last = None, time.monotonic()
+            number, pending, last = None, None, time.monotonic()
             for raw in reply:
                 line = raw.decode()
                 if not line.endswith("\n"):
@@ -82,11 +82,13 @@ class Stream:
                 elif line == "\n":
                     self.longest_gap_s = max(self.longest_gap_s, time.monotonic() - last)
                     last = time.monotonic()
+                    if pending is None:
+                        continue  # a comment, while the stream is silent
                     if pending[1].startswith('{"error"'):
                         self.errors.append(pending)
                         return
                     self.events.append(pending)
-                    number = None
+                    number = pending = None
 
     def by_choice(self):
         """What each choice has, whatever the order in which they took turns."""
