@@ -125,10 +125,8 @@ TEST(RequestLogOfASlowDisk, DelaysNoAnswer) {
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   auto log = RequestLog::Open(path, [](const Status& why) { FAIL() << why.ToString(); }).value();
   // A line is more than the pipe holds.
-  const LoggedRequest request{.id = "cmpl-1",
-                              .body = "{}",
-                              .prompt = std::vector<TokenId>(30'000, 7),
-                              .answers = {}};
+  const LoggedRequest request{
+      .id = "cmpl-1", .body = "{}", .prompt = std::vector<TokenId>(30'000, 7), .answers = {}};
   const Time begin = SteadyClock().Now();
   for (int i = 0; i < 20; ++i) log->Write(request);
   EXPECT_LT((SteadyClock().Now() - begin).seconds(), 5);
