@@ -44,6 +44,17 @@ def tools(folder, hosts):
         (folder / "spaces" / host.name).write_text(host.space)
 
 
+def running_with(word):
+    """The command lines of processes that have it."""
+    lines = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            pass  # it has ended
+    return [line for line in lines if word in line]
+
+
 def run(folder):
     text = JOB.read_text()
     grace_s = int(re.search(r"#SBATCH --signal=B:TERM@(\d+)", text).group(1))
@@ -65,8 +76,7 @@ def run(folder):
         assert "does not reach itself" not in said, said
         job.send_signal(signal.SIGTERM)
         assert job.wait(grace_s) == 0, hosts[0].said()[-3000:]
-        left = subprocess.run(["pgrep", "-f", str(folder)], check=False, capture_output=True)
-        assert left.returncode != 0, f"still running: {left.stdout}"
+        assert not (left := running_with(str(folder))), f"still running: {left}"
 
 
 def main():
