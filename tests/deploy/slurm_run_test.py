@@ -67,15 +67,19 @@ def run(folder):
                        "STORE_DIR": str(folder / "store")}
         with open(hosts[0].folder / "log", "w") as log:
             job = subprocess.Popen(["bash", str(JOB)], cwd=folder, env=environment, stdout=log,
-                                   stderr=subprocess.STDOUT)
+                                   stderr=subprocess.STDOUT, start_new_session=True)
         (hosts[1].folder / "log").touch()
         hosts[0].processes.append(job)
-        hosts[0].wait_until_ready(hosts)
-        hosts[0].check_answers((folder / "millrace-7" / "api.key").read_text().strip())
-        said = hosts[0].said()
-        assert "does not reach itself" not in said, said
-        job.send_signal(signal.SIGTERM)
-        assert job.wait(grace_s) == 0, hosts[0].said()[-3000:]
+        try:
+            hosts[0].wait_until_ready(hosts)
+            hosts[0].check_answers((folder / "millrace-7" / "api.key").read_text().strip())
+            said = hosts[0].said()
+            assert "does not reach itself" not in said, said
+            job.send_signal(signal.SIGTERM)
+            assert job.wait(grace_s) == 0, hosts[0].said()[-3000:]
+        except BaseException:
+            os.killpg(job.pid, signal.SIGKILL)  # with what it has started
+            raise
         assert not (left := running_with(str(folder))), f"still running: {left}"
 
 
