@@ -156,11 +156,11 @@ std::string SimReport::Bottleneck() const {
         "full); raise --max-num-seqs",
         instances[batches].name, full * 100);
   }
-  // Steps are kept short for the limit, so prompts wait although the answers have room.
+  // The step budget (sched/step_budget.h) is at work, or already at its least.
   if (limits.tpot_s && latency.tpot.mean() > kAtTpotLimit * *limits.tpot_s) {
     return fmt::format(
-        "the limit tpot={:.3g}ms: prompts wait so that answers keep it (mean TPOT {:.3g} ms); a "
-        "looser limit, more machines, or machines for prompts alone",
+        "the limit tpot={:.3g}ms: steps are kept short for it, so prompts wait (mean TPOT {:.3g} "
+        "ms); a looser limit, more machines, or machines for prompts alone help",
         1e3 * *limits.tpot_s, 1e3 * latency.tpot.mean());
   }
   const double busy = instances[busiest].busy_share[stage];

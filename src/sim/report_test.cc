@@ -133,9 +133,10 @@ TEST(ReportTest, ATightLimitOfTpotIsTheBottleneckThatItIs) {
   report.instances[0].full_of_sequences = 0.1;
   EXPECT_EQ(report.Bottleneck().find("the time of instance 0"), 0u) << report.Bottleneck();
   report.limits.tpot_s = 0.0105;
-  EXPECT_EQ(report.Bottleneck().find("the limit tpot=10.5ms: prompts wait so that answers keep it "
-                                     "(mean TPOT 10 ms)"),
-            0u)
+  EXPECT_EQ(
+      report.Bottleneck().find("the limit tpot=10.5ms: steps are kept short for it, so prompts "
+                               "wait (mean TPOT 10 ms); "),
+      0u)
       << report.Bottleneck();
 }
 

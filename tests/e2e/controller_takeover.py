@@ -4,8 +4,8 @@ or stopped so long that it is succeeded, and wakes as a zombie. Clients come bac
 each must have every event of its stream once, byte for byte what one undisturbed process sends.
 Tests that want etcd are skipped where it is not installed, or the build is without it.
 
-With MILLRACE_LONG_PAUSES in the environment, pauses that nobody else may use take 60 s, and etcd is
-away for 30 s.
+With MILLRACE_LONG_PAUSES in the environment, a leader that stands alone is stopped for 60 s, and
+etcd for 30 s.
 
 Usage: controller_takeover.py PROGRAM MODEL [--streams N] [unittest arguments]
 """

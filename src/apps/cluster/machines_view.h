@@ -41,9 +41,9 @@ MachinesView ReadMachinesView(const Json& answer);
 // The `links` of an answer, without those whose numbers no link has.
 std::vector<LinkView> ReadLinks(const Json& answer);
 
-// What was not measured yet: "no profile of a, b; 2 of 6 links between workers". Empty: each
-// machine has a profile, and each link between two of them and between the controller and one of
-// them was measured, as far as the controller measures links.
+// What was not measured yet: "no profile of a, b; 2 of 6 links between workers not measured".
+// Empty: each machine has a profile, and each link between two of them and between the controller
+// and one of them was measured, as far as the controller measures links.
 std::string Lacking(const MachinesView& view);
 
 // The nodes are the workers, under their names. Links that were not measured get the median of
