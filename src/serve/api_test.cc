@@ -210,7 +210,7 @@ TEST(Completions, EndOfSequenceAndStopTokens) {
   EXPECT_EQ(choice["finish_reason"], "stop");
   EXPECT_EQ(choice["stop_reason"], Json());
   body["ignore_eos"] = true;
-  body["stop_token_ids"] = {kTinyEnd};
+  body["stop_token_ids"] = Json::array({kTinyEnd});
   choice = server.Call("/v1/completions", body)["choices"][0];
   EXPECT_EQ(choice["text"], "abcd");
   EXPECT_EQ(choice["stop_reason"], kTinyEnd);

@@ -145,7 +145,7 @@ TEST(TemplateErrors, PartsReachATemplateThatWantsThem) {
                   {"content",
                    {{{"type", "text"}, {"text", "one"}}, {{"type", "text"}, {"text", "two"}}}}}}}};
   EXPECT_EQ(server.Call("/apply-template", body)["prompt"], "one;two;");
-  body["messages"] = {Ask("one")};
+  body["messages"] = Json::array({Ask("one")});
   EXPECT_EQ(server.Call("/apply-template", body)["prompt"], "one;");
   body["continue_final_message"] = true;
   body["messages"].push_back({{"role", "assistant"}, {"content", "so far "}});
