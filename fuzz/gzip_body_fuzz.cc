@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "serve/gzip_body.h"
+#include "serve/http/gzip_body.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr size_t kLimit = 4096;

@@ -1,10 +1,10 @@
 // Bodies of the HTTP API: the first byte selects the route, the rest is the body. An accepted
 // request must be inside every range and fit the model; a rejection must state the reason.
 #include "base/check.h"
-#include "serve/messages_api.h"
-#include "serve/ollama_api.h"
-#include "serve/request.h"
-#include "serve/responses_request.h"
+#include "serve/apis/messages_api.h"
+#include "serve/apis/ollama_api.h"
+#include "serve/apis/responses_request.h"
+#include "serve/request/request.h"
 
 namespace {
 

@@ -17,12 +17,12 @@
 #include <utility>
 #include <vector>
 
-#include "serve/body_pool.h"
-#include "serve/fair_queue.h"
-#include "serve/limits.h"
+#include "serve/http/body_pool.h"
+#include "serve/http/fair_queue.h"
+#include "serve/http/limits.h"
+#include "serve/http/worker_pool.h"
 #include "serve/stored/background_queue.h"
 #include "serve/testing/fixtures.h"
-#include "serve/worker_pool.h"
 
 namespace millrace::serve {
 namespace {

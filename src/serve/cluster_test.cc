@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "serve/cluster_admin.h"
+#include "serve/observe/cluster_admin.h"
 #include "serve/testing/fixtures.h"
 
 namespace millrace::serve {

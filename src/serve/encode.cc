@@ -8,10 +8,10 @@
 
 #include "base/log.h"
 #include "base/rng.h"
-#include "serve/call_ids.h"
-#include "serve/decorated_reply.h"
-#include "serve/limits.h"
-#include "serve/message_forms.h"
+#include "serve/http/decorated_reply.h"
+#include "serve/http/limits.h"
+#include "serve/request/call_ids.h"
+#include "serve/request/message_forms.h"
 #include "serve/service_impl.h"
 
 namespace millrace::serve {

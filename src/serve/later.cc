@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "serve/api_error.h"
+#include "serve/http/api_error.h"
 
 namespace millrace::serve {
 

@@ -3,9 +3,9 @@
 
 #include <functional>
 
-#include "serve/body_pool.h"
-#include "serve/request_registry.h"
-#include "serve/router.h"
+#include "serve/http/body_pool.h"
+#include "serve/http/router.h"
+#include "serve/observe/request_registry.h"
 
 namespace millrace::serve {
 

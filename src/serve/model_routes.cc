@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "serve/api_error.h"
-#include "serve/openapi.h"
+#include "serve/http/api_error.h"
+#include "serve/http/openapi.h"
 
 namespace millrace::serve {
 namespace {

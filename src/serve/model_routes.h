@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "serve/http/router.h"
 #include "serve/other_apis.h"
-#include "serve/router.h"
 
 namespace millrace::serve {
 

@@ -6,8 +6,8 @@
 #include <cctype>
 
 #include "base/sha256.h"
-#include "serve/ignored_fields.h"
-#include "serve/limits.h"
+#include "serve/http/limits.h"
+#include "serve/request/ignored_fields.h"
 #include "serve/service_impl.h"
 
 namespace millrace::serve {

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "serve/ollama_api.h"
+#include "serve/apis/ollama_api.h"
 #include "serve/other_apis.h"
 
 namespace millrace::serve {

@@ -2,10 +2,10 @@
 
 #include <utility>
 
-#include "serve/ignored_fields.h"
-#include "serve/messages_api.h"
-#include "serve/messages_reply.h"
-#include "serve/parse_common.h"
+#include "serve/apis/messages_api.h"
+#include "serve/apis/messages_reply.h"
+#include "serve/request/ignored_fields.h"
+#include "serve/request/parse_common.h"
 #include "serve/service_impl.h"
 
 namespace millrace::serve {

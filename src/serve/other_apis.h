@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "serve/chat_translation.h"
-#include "serve/model_context.h"
-#include "serve/router.h"
+#include "serve/apis/chat_translation.h"
+#include "serve/generation/model_context.h"
+#include "serve/http/router.h"
 
 namespace millrace::serve {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "serve/router.h"
+#include "serve/http/router.h"
 #include "serve/testing/fixtures.h"
 
 namespace millrace::serve {

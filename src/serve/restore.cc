@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/log.h"
-#include "serve/generation.h"
+#include "serve/generation/generation.h"
+#include "serve/generation/stream_record.h"
 #include "serve/service_impl.h"
-#include "serve/stream_record.h"
 
 namespace millrace::serve {
 

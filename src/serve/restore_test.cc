@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "serve/stream_record.h"
+#include "serve/generation/stream_record.h"
 #include "serve/testing/fixtures.h"
 #include "serve/testing/wrapped_generator.h"
 

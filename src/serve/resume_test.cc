@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "base/test_scale.h"
 #include "net/sse.h"
-#include "serve/stream_keeper.h"
+#include "serve/answer/stream_keeper.h"
 #include "serve/testing/fixtures.h"
 
 namespace millrace::serve {

@@ -7,8 +7,8 @@
 
 #include "base/log.h"
 #include "plan/io/plan_yaml.h"
-#include "serve/field_reader.h"
-#include "serve/limits.h"
+#include "serve/http/limits.h"
+#include "serve/request/field_reader.h"
 #include "serve/service_impl.h"
 
 namespace millrace::serve {

@@ -4,11 +4,11 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "serve/decorated_reply.h"
-#include "serve/generation.h"
-#include "serve/mask_check.h"
+#include "serve/generation/generation.h"
+#include "serve/generation/tool_use.h"
+#include "serve/http/decorated_reply.h"
+#include "serve/request/mask_check.h"
 #include "serve/service_impl.h"
-#include "serve/tool_use.h"
 
 namespace millrace::serve {
 namespace {

@@ -7,10 +7,10 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "net/certificate_dates.h"
-#include "serve/account_json.h"
-#include "serve/health.h"
-#include "serve/request_spans.h"
-#include "serve/response.h"
+#include "serve/answer/health.h"
+#include "serve/answer/response.h"
+#include "serve/observe/account_json.h"
+#include "serve/observe/request_spans.h"
 #include "serve/service_impl.h"
 
 namespace millrace::serve {

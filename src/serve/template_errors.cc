@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/log.h"
-#include "serve/parse_common.h"
+#include "serve/request/parse_common.h"
 #include "serve/service_impl.h"
 
 namespace millrace::serve {

@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "serve/ignored_fields.h"
-#include "serve/limits.h"
+#include "serve/http/limits.h"
+#include "serve/request/ignored_fields.h"
 #include "serve/service_impl.h"
 
 namespace millrace::serve {

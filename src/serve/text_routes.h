@@ -4,8 +4,8 @@
 
 #include <utility>
 
+#include "serve/http/router.h"
 #include "serve/other_apis.h"
-#include "serve/router.h"
 
 namespace millrace::serve {
 

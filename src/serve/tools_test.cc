@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "serve/generation/tool_use.h"
 #include "serve/testing/fixtures.h"
-#include "serve/tool_use.h"
 #include "text/token_table.h"
 #include "text/tool_grammar.h"
 

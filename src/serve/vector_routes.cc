@@ -7,10 +7,10 @@
 #include <numeric>
 #include <utility>
 
-#include "serve/decorated_reply.h"
-#include "serve/embedding.h"
+#include "serve/generation/embedding.h"
+#include "serve/generation/vectors.h"
+#include "serve/http/decorated_reply.h"
 #include "serve/service_impl.h"
-#include "serve/vectors.h"
 
 namespace millrace::serve {
 namespace {

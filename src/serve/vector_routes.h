@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "serve/model_context.h"
-#include "serve/router.h"
+#include "serve/generation/model_context.h"
+#include "serve/http/router.h"
 
 namespace millrace::serve {
 

@@ -59,7 +59,7 @@ def one_call_per_message(messages):
 
 
 def forms(messages):
-    """What the server tries in turn (src/serve/message_forms.h)."""
+    """What the server tries in turn (src/serve/request/message_forms.h)."""
     yield messages
     if any(message.get("tool_calls") for message in messages):
         yield with_calls(messages, as_text)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fails when src/serve/openapi.json and the server differ: a route or a field of a request that is
+"""Fails when src/serve/http/openapi.json and the server differ: a route or a field of a request that is
 in one of them only, or a field that the document calls refused or ignored and the parser does not,
 or the reverse. Each run first proves that the check can fail.
 """

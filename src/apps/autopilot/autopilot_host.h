@@ -18,7 +18,7 @@
 #include "base/mutex.h"
 #include "cluster/autopilot/autopilot.h"
 #include "cluster/runtime/controller_host.h"
-#include "serve/cluster_admin.h"
+#include "serve/observe/cluster_admin.h"
 
 namespace millrace::apps {
 

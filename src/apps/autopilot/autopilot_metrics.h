@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "apps/autopilot/autopilot_host.h"
-#include "serve/cluster_admin.h"
+#include "serve/observe/cluster_admin.h"
 
 namespace millrace::apps {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "serve/cluster_admin.h"
+#include "serve/observe/cluster_admin.h"
 
 namespace millrace::apps {
 

@@ -13,7 +13,7 @@
 #include "cluster/control/layout.h"
 #include "net/certificate_dates.h"
 #include "plan/io/plan_yaml.h"
-#include "serve/retained_stream.h"
+#include "serve/answer/retained_stream.h"
 
 namespace millrace::apps {
 namespace {

@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "serve/metrics.h"
+#include "serve/observe/metrics.h"
 
 namespace millrace::apps {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "apps/cluster/kept_plan.h"
 #include "cluster/runtime/controller_host.h"
-#include "serve/cluster_admin.h"
+#include "serve/observe/cluster_admin.h"
 
 namespace millrace::apps {
 

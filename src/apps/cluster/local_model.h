@@ -18,7 +18,7 @@
 #include "core/model_spec.h"
 #include "model/config.h"
 #include "model/model_path.h"
-#include "serve/cluster_admin.h"
+#include "serve/observe/cluster_admin.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 

@@ -12,7 +12,7 @@
 #include "apps/common/reloader.h"
 #include "apps/common/signals.h"
 #include "net/http_server.h"
-#include "serve/auth.h"
+#include "serve/http/auth.h"
 #include "serve/service.h"
 
 namespace millrace::apps {

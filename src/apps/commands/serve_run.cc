@@ -28,9 +28,9 @@
 #include "base/units.h"
 #include "net/http_server.h"
 #include "net/url.h"
-#include "serve/admin_access.h"
-#include "serve/request_log.h"
-#include "serve/router.h"
+#include "serve/http/admin_access.h"
+#include "serve/http/router.h"
+#include "serve/observe/request_log.h"
 #include "serve/service.h"
 
 namespace millrace::apps {

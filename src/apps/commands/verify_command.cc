@@ -13,7 +13,7 @@
 #include "apps/verify/verify.h"
 #include "base/file.h"
 #include "net/http_client.h"
-#include "serve/request_log.h"
+#include "serve/observe/request_log.h"
 
 namespace millrace::apps {
 namespace {

@@ -10,7 +10,7 @@
 #include "apps/cluster/admin_client.h"
 #include "apps/cluster/json_fields.h"
 #include "apps/commands/commands.h"
-#include "serve/request_registry.h"
+#include "serve/observe/request_registry.h"
 
 namespace millrace::apps {
 namespace {

@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "net/http_client.h"
 #include "net/url.h"
-#include "serve/request_spans.h"
+#include "serve/observe/request_spans.h"
 
 namespace millrace::apps {
 

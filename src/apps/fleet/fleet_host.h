@@ -18,7 +18,7 @@
 #include "cluster/fleet/fleet.h"
 #include "cluster/runtime/controller_host.h"
 #include "core/latency_limits.h"
-#include "serve/cluster_admin.h"
+#include "serve/observe/cluster_admin.h"
 
 namespace millrace::apps {
 

@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "cluster/fleet/fleet.h"
-#include "serve/cluster_admin.h"
+#include "serve/observe/cluster_admin.h"
 
 namespace millrace::apps {
 

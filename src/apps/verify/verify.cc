@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/units.h"
-#include "serve/request_log.h"
+#include "serve/observe/request_log.h"
 
 namespace millrace::apps {
 namespace {

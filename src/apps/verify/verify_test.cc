@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "serve/request_log.h"
+#include "serve/observe/request_log.h"
 
 namespace millrace::apps {
 namespace {

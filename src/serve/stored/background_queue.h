@@ -2,8 +2,8 @@
 // that the service had no room for. Owned by the service. Any thread may post; jobs are started on
 // the queue's own thread.
 //
-// API keys share the queue (serve/fair_queue.h): a key whose jobs were the fewest bytes goes first,
-// and none may have more than half of the places.
+// API keys share the queue (serve/http/fair_queue.h): a key whose jobs were the fewest bytes goes
+// first, and none may have more than half of the places.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "serve/fair_queue.h"
+#include "serve/http/fair_queue.h"
 
 namespace millrace::serve {
 

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/task_barrier.h"
-#include "serve/ignored_fields.h"
-#include "serve/response.h"
-#include "serve/responses_reply.h"
+#include "serve/answer/response.h"
+#include "serve/apis/responses_reply.h"
+#include "serve/request/ignored_fields.h"
 
 namespace millrace::serve {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "base/mutex.h"
 #include "net/http.h"
-#include "serve/retained_stream.h"
+#include "serve/answer/retained_stream.h"
 #include "serve/stored/response_records.h"
 
 namespace millrace::serve {

@@ -6,8 +6,8 @@
 
 #include "base/log.h"
 #include "base/task_barrier.h"
-#include "serve/api_error.h"
-#include "serve/ignored_fields.h"
+#include "serve/http/api_error.h"
+#include "serve/request/ignored_fields.h"
 
 namespace millrace::serve {
 namespace {

@@ -17,7 +17,7 @@
 #include "base/json.h"
 #include "base/mutex.h"
 #include "net/http.h"
-#include "serve/router.h"
+#include "serve/http/router.h"
 #include "serve/stored/background_queue.h"
 #include "serve/stored/batch_lines.h"
 #include "serve/stored/object_store.h"

@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/text_lines.h"
-#include "serve/parse_common.h"
+#include "serve/request/parse_common.h"
 
 namespace millrace::serve {
 namespace {

@@ -8,10 +8,10 @@
 #include <optional>
 
 #include "base/log.h"
-#include "serve/field_reader.h"
-#include "serve/ignored_fields.h"
-#include "serve/limits.h"
-#include "serve/parse_common.h"
+#include "serve/http/limits.h"
+#include "serve/request/field_reader.h"
+#include "serve/request/ignored_fields.h"
+#include "serve/request/parse_common.h"
 #include "serve/stored/multipart.h"
 #include "serve/stored/stored_json.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/mutex.h"
-#include "serve/router.h"
+#include "serve/http/router.h"
 #include "serve/stored/batch.h"
 
 namespace millrace::serve {

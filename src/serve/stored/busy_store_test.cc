@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/testing/temp_folder.h"
 #include "cluster/store/sqlite_db.h"
-#include "serve/request_log.h"
+#include "serve/observe/request_log.h"
 #include "serve/stored/object_store.h"
 #include "serve/stored/stored_reply.h"
 #include "serve/testing/fixtures.h"

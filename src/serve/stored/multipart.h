@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "serve/request.h"
+#include "serve/request/request.h"
 
 namespace millrace::serve {
 

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string>
 
-#include "serve/api_error.h"
-#include "serve/field_names.h"
-#include "serve/parse_common.h"
+#include "serve/http/api_error.h"
+#include "serve/request/field_names.h"
+#include "serve/request/parse_common.h"
 #include "serve/stored/object_store.h"
 
 namespace millrace::serve {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/json.h"
-#include "serve/api_error.h"
+#include "serve/http/api_error.h"
 #include "serve/stored/stored_object.h"
 
 namespace millrace::serve {
