@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "cluster/control/dispatch.h"
+#include "cluster/control/routing/dispatch.h"
 #include "sim/event_queue.h"
 #include "sim/instance.h"
 #include "sim/load.h"

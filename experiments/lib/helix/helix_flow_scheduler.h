@@ -2,7 +2,7 @@
 // route is drawn at the coordinator by interleaved weighted round robin over the planned flows.
 // Nodes whose cache would fill too far are masked, and a link carries one query at a time at its
 // planned share of cards and wire. An imitation, with the original's dead ends; the production
-// router is cluster/control/router.h. One run; one thread.
+// router is cluster/control/routing/router.h. One run; one thread.
 #pragma once
 
 #include <vector>

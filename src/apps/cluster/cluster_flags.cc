@@ -10,7 +10,7 @@
 #include "apps/common/dispatch_option.h"
 #include "base/file.h"
 #include "base/private_file.h"
-#include "cluster/control/layout.h"
+#include "cluster/control/layout/layout.h"
 #include "net/certificate_dates.h"
 #include "plan/io/plan_yaml.h"
 #include "serve/answer/retained_stream.h"

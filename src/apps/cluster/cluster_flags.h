@@ -8,8 +8,8 @@
 #include "apps/cli/command.h"
 #include "apps/cluster/cluster_model.h"
 #include "base/status.h"
-#include "cluster/control/dispatch.h"
-#include "cluster/control/layout_shape.h"
+#include "cluster/control/layout/layout_shape.h"
+#include "cluster/control/routing/dispatch.h"
 #include "cluster/journal/journal.h"
 #include "cluster/link/link_security.h"
 

@@ -9,7 +9,7 @@
 #include "apps/cluster/controller_options.h"
 #include "apps/cluster/end_tokens.h"
 #include "base/log.h"
-#include "cluster/control/id_source.h"
+#include "cluster/control/parts/id_source.h"
 #include "cluster/runtime/request_journal.h"
 #include "cluster/worker/worker_model.h"
 #include "model/describe.h"

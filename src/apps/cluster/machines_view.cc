@@ -9,7 +9,7 @@
 
 #include "apps/bench/statistics.h"
 #include "apps/cluster/json_fields.h"
-#include "cluster/control/link_probes.h"
+#include "cluster/control/parts/link_probes.h"
 #include "cost/profile.h"
 #include "plan/io/quantity.h"
 

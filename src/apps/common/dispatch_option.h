@@ -2,7 +2,7 @@
 #pragma once
 
 #include "apps/cli/option.h"
-#include "cluster/control/dispatch.h"
+#include "cluster/control/routing/dispatch.h"
 
 namespace millrace::apps {
 

@@ -2,7 +2,7 @@
 // keeps to the class that computed its first token.
 #include <gtest/gtest.h>
 
-#include "cluster/control/layout.h"
+#include "cluster/control/layout/layout.h"
 #include "cluster/control/testing/scripted_workers.h"
 
 namespace millrace::cluster {

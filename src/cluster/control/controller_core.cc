@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
-#include "cluster/control/slot_assignment.h"
+#include "cluster/control/layout/slot_assignment.h"
 
 namespace millrace::cluster {
 Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions options) {

@@ -4,7 +4,7 @@
 #include "cluster/control/controller_core.h"
 #include "cluster/control/controller_status.h"
 #include "cluster/control/flow_status.h"
-#include "cluster/control/slot_assignment.h"
+#include "cluster/control/layout/slot_assignment.h"
 
 namespace millrace::cluster {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "cluster/control/fetch_cost.h"
+#include "cluster/control/pipelines/fetch_cost.h"
 #include "cluster/control/testing/scripted_workers.h"
 
 namespace millrace::cluster {

@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "cluster/control/controller_core.h"
-#include "cluster/control/eviction.h"
+#include "cluster/control/transfers/eviction.h"
 
 namespace millrace::cluster {
 namespace {

@@ -2,7 +2,7 @@
 // prefill. Also the queue: requests that wait for decode do not block prompts.
 #include <gtest/gtest.h>
 
-#include "cluster/control/layout.h"
+#include "cluster/control/layout/layout.h"
 #include "cluster/control/testing/scripted_workers.h"
 
 namespace millrace::cluster {

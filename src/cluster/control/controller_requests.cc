@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "cluster/control/controller_core.h"
-#include "cluster/control/ttft_forecast.h"
+#include "cluster/control/pipelines/ttft_forecast.h"
 
 namespace millrace::cluster {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/check.h"
 #include "cluster/control/controller_core.h"
-#include "cluster/control/slot_assignment.h"
+#include "cluster/control/layout/slot_assignment.h"
 
 namespace millrace::cluster {
 namespace {

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "cluster/control/controller_counters.h"
-#include "cluster/control/edge_flows.h"
-#include "cluster/control/layout.h"
-#include "cluster/control/membership.h"
+#include "cluster/control/layout/layout.h"
+#include "cluster/control/parts/controller_counters.h"
+#include "cluster/control/parts/edge_flows.h"
+#include "cluster/control/parts/membership.h"
 #include "core/plan.h"
 #include "core/worker_messages.h"
 #include "cost/profile.h"

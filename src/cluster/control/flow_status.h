@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "cluster/control/controller_status.h"
-#include "cluster/control/edge_flows.h"
-#include "cluster/control/layout.h"
-#include "cluster/control/membership.h"
-#include "cluster/control/pipelines.h"
+#include "cluster/control/layout/layout.h"
+#include "cluster/control/parts/edge_flows.h"
+#include "cluster/control/parts/membership.h"
+#include "cluster/control/pipelines/pipelines.h"
 #include "sched/scheduler.h"
 
 namespace millrace::cluster {

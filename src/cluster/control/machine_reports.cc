@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "cluster/control/edge_flows.h"
+#include "cluster/control/parts/edge_flows.h"
 #include "cost/profile.h"
 
 namespace millrace::cluster {

@@ -12,9 +12,9 @@
 
 #include "base/clock.h"
 #include "cluster/control/controller_status.h"
-#include "cluster/control/link_probes.h"
-#include "cluster/control/membership.h"
-#include "cluster/control/outbox.h"
+#include "cluster/control/parts/link_probes.h"
+#include "cluster/control/parts/membership.h"
+#include "cluster/control/parts/outbox.h"
 #include "core/worker_messages.h"
 
 namespace millrace::cluster {

@@ -16,14 +16,14 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "cluster/control/cache_hints.h"
-#include "cluster/control/deployment.h"
-#include "cluster/control/dispatch.h"
-#include "cluster/control/kv_memory.h"
-#include "cluster/control/pipelines.h"
-#include "cluster/control/requests.h"
-#include "cluster/control/router.h"
-#include "cluster/control/transfers.h"
+#include "cluster/control/layout/deployment.h"
+#include "cluster/control/layout/kv_memory.h"
+#include "cluster/control/parts/cache_hints.h"
+#include "cluster/control/pipelines/pipelines.h"
+#include "cluster/control/routing/dispatch.h"
+#include "cluster/control/routing/requests.h"
+#include "cluster/control/routing/router.h"
+#include "cluster/control/transfers/transfers.h"
 
 namespace millrace::cluster {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "cluster/control/kv_memory.h"
+#include "cluster/control/layout/kv_memory.h"
 #include "model/test_folder.h"
 #include "stage/testing_pipelines.h"
 

@@ -123,7 +123,7 @@ class PlanReader {
   }
 
   // Adds edges with equal flow from each stage to the stages that can follow it. The edges of a
-  // plan with roles follow from the roles (cluster/control/layout.h).
+  // plan with roles follow from the roles (cluster/control/layout/layout.h).
   void AddObviousEdges() {
     const auto count = static_cast<int>(out_.stages.size());
     const auto layers = [this](int stage) {

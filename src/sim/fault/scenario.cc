@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/rng.h"
-#include "cluster/control/bit_class.h"
+#include "cluster/control/parts/bit_class.h"
 
 namespace millrace::sim::fault {
 namespace {

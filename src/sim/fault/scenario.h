@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "cluster/control/layout_shape.h"
+#include "cluster/control/layout/layout_shape.h"
 #include "core/ids.h"
 #include "core/notice.h"
 #include "core/plan.h"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cluster/control/deployment.h"
+#include "cluster/control/layout/deployment.h"
 
 namespace millrace::cluster {
 

@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "cluster/control/outbox.h"
+#include "cluster/control/parts/outbox.h"
 
 namespace millrace::cluster::testing {
 
