@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "experiments/distserve_model.h"
-#include "plan/distserve.h"
+#include "plan/distserve/distserve.h"
 
 namespace millrace::experiments {
 

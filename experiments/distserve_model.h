@@ -11,7 +11,7 @@
 #include "cost/distserve_cost.h"
 #include "experiments/distserve_data.h"
 #include "experiments/experiment.h"
-#include "plan/distserve.h"
+#include "plan/distserve/distserve.h"
 #include "sim/placement_evaluator.h"
 
 namespace millrace::experiments {

@@ -6,9 +6,9 @@
 
 #include "experiments/helix_data.h"
 #include "experiments/list.h"
-#include "plan/check.h"
-#include "plan/flow_from_helix.h"
-#include "plan/planner.h"
+#include "plan/flow/check.h"
+#include "plan/flow/flow_from_helix.h"
+#include "plan/flow/planner.h"
 
 namespace millrace::experiments {
 namespace {

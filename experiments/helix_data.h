@@ -6,8 +6,8 @@
 
 #include "base/status.h"
 #include "experiments/lib/helix/helix_throughput.h"
-#include "plan/flow_problem.h"
-#include "plan/helix_capacity.h"
+#include "plan/flow/flow_problem.h"
+#include "plan/flow/helix_capacity.h"
 
 namespace millrace::experiments {
 

@@ -1,10 +1,10 @@
-// The goodput of a placement (plan/rounds_goodput.h) with the published tables of Helix's
+// The goodput of a placement (plan/estimate/rounds_goodput.h) with the published tables of Helix's
 // simulator. Pure; any thread.
 #pragma once
 
 #include "core/cluster_spec.h"
 #include "experiments/lib/helix/helix_model.h"
-#include "plan/rounds_goodput.h"
+#include "plan/estimate/rounds_goodput.h"
 
 namespace millrace::experiments {
 

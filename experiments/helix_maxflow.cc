@@ -7,9 +7,9 @@
 
 #include "experiments/helix_data.h"
 #include "experiments/list.h"
-#include "plan/flow_bounds.h"
-#include "plan/flow_from_helix.h"
-#include "plan/placement_flow.h"
+#include "plan/flow/flow_bounds.h"
+#include "plan/flow/flow_from_helix.h"
+#include "plan/flow/placement_flow.h"
 
 namespace millrace::experiments {
 namespace {

@@ -14,9 +14,9 @@
 #include "experiments/helix_goodput.h"
 #include "experiments/helix_runs.h"
 #include "experiments/list.h"
-#include "plan/flow_from_helix.h"
+#include "plan/flow/flow_from_helix.h"
+#include "plan/flow/planner.h"
 #include "plan/io/helix_files.h"
-#include "plan/planner.h"
 #include "sim/cluster/cluster_sim.h"
 
 namespace millrace::experiments {

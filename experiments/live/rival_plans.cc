@@ -13,10 +13,10 @@
 #include "apps/plan/inputs.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "plan/baselines.h"
+#include "plan/flow/baselines.h"
+#include "plan/flow/placement_flow.h"
+#include "plan/flow/planner.h"
 #include "plan/io/plan_yaml.h"
-#include "plan/placement_flow.h"
-#include "plan/planner.h"
 
 namespace millrace::experiments {
 namespace {

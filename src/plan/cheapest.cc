@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "plan/flow_bounds.h"
+#include "plan/flow/flow_bounds.h"
 
 namespace millrace::plan {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "plan/flow_problem.h"
-#include "plan/planner.h"
+#include "plan/flow/flow_problem.h"
+#include "plan/flow/planner.h"
 
 namespace millrace::plan {
 

@@ -8,8 +8,8 @@
 #include <tuple>
 #include <utility>
 
-#include "plan/flow_bounds.h"
-#include "plan/planner.h"
+#include "plan/flow/flow_bounds.h"
+#include "plan/flow/planner.h"
 #include "plan/roles/after_loss.h"
 #include "plan/roles/node_parts.h"
 #include "plan/roles/pool_placement.h"

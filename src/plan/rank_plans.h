@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "core/plan.h"
-#include "plan/flow_goodput.h"
+#include "plan/estimate/flow_goodput.h"
 #include "plan/roles/role_search.h"
 
 namespace millrace::plan {

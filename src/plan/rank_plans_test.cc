@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "plan/check.h"
-#include "plan/flow_problem.h"
-#include "plan/testing_goodput.h"
+#include "plan/estimate/testing_goodput.h"
+#include "plan/flow/check.h"
+#include "plan/flow/flow_problem.h"
 
 namespace millrace::plan {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/rng.h"
-#include "plan/distserve_prefill.h"
+#include "plan/distserve/distserve_prefill.h"
 
 namespace millrace::sim {
 namespace {

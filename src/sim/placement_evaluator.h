@@ -1,7 +1,7 @@
-// Evaluates the candidates of plan/distserve.h by fast trials (sim/trial.h): the Evaluator
-// callbacks of the search, and attainment at a given rate. Lengths come from a sample and arrivals
-// are Poisson, both from the trial's seed alone, so that all candidates get the same requests. One
-// thread.
+// Evaluates the candidates of plan/distserve/distserve.h by fast trials (sim/trial.h): the
+// Evaluator callbacks of the search, and attainment at a given rate. Lengths come from a sample and
+// arrivals are Poisson, both from the trial's seed alone, so that all candidates get the same
+// requests. One thread.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "plan/distserve.h"
+#include "plan/distserve/distserve.h"
 #include "sim/trial.h"
 #include "sim/workload.h"
 

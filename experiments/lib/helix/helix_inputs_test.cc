@@ -12,7 +12,7 @@
 #include "experiments/lib/helix/helix_workload.h"
 #include "experiments/lib/helix/ordered_flow.h"
 #include "experiments/lib/helix/python_random.h"
-#include "plan/max_flow.h"
+#include "plan/flow/max_flow.h"
 
 namespace millrace::experiments::helix {
 namespace {

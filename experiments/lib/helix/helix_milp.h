@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "plan/flow_problem.h"
-#include "plan/milp_solver.h"
+#include "plan/flow/flow_problem.h"
+#include "plan/flow/milp_solver.h"
 
 namespace millrace::experiments::helix {
 

@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/milp_solver.h"
-#include "plan/placement_flow.h"
-#include "plan/planner.h"
-#include "plan/testing_problems.h"
+#include "plan/flow/milp_solver.h"
+#include "plan/flow/placement_flow.h"
+#include "plan/flow/planner.h"
+#include "plan/flow/testing_problems.h"
 
 namespace millrace::experiments::helix {
 namespace {

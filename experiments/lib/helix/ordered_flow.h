@@ -1,7 +1,7 @@
 // OrderedFlow: a maximum flow by preflow-push that chooses among equal flows like networkx, whose
 // flow Helix's simulator uses for routing: highest label first, arcs in the order of adding,
 // relabelling again after a graph's worth of work. Where networkx picks any vertex of a level
-// (depending on Python's hash seed), it takes the lowest. Planning uses plan/max_flow.h. One
+// (depending on Python's hash seed), it takes the lowest. Planning uses plan/flow/max_flow.h. One
 // thread.
 #pragma once
 

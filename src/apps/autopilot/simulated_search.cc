@@ -4,8 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "plan/flow/part_of_cluster.h"
 #include "plan/io/plan_yaml.h"
-#include "plan/part_of_cluster.h"
 
 namespace millrace::apps {
 namespace {

@@ -14,7 +14,7 @@
 #include "core/cluster_spec.h"
 #include "core/latency_limits.h"
 #include "core/plan.h"
-#include "plan/flow_from_cluster.h"
+#include "plan/flow/flow_from_cluster.h"
 
 namespace millrace::apps {
 

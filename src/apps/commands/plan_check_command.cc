@@ -11,12 +11,12 @@
 #include "apps/plan/report.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "plan/check.h"
+#include "plan/flow/check.h"
+#include "plan/flow/trunks.h"
 #include "plan/io/plan_yaml.h"
 #include "plan/io/quantity.h"
 #include "plan/io/yaml_reader.h"
 #include "plan/rank_plans.h"
-#include "plan/trunks.h"
 
 namespace millrace::apps {
 namespace {

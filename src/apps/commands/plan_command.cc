@@ -17,11 +17,11 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "plan/cheapest.h"
+#include "plan/flow/planner.h"
+#include "plan/flow/trunks.h"
 #include "plan/io/helix_files.h"
 #include "plan/io/plan_yaml.h"
 #include "plan/io/quantity.h"
-#include "plan/planner.h"
-#include "plan/trunks.h"
 
 namespace millrace::apps {
 namespace {

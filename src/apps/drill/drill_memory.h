@@ -6,7 +6,7 @@
 #include "apps/drill/drill.h"
 #include "base/host_memory.h"
 #include "base/status.h"
-#include "plan/flow_from_cluster.h"
+#include "plan/flow/flow_from_cluster.h"
 
 namespace millrace::apps {
 

@@ -7,8 +7,8 @@
 
 #include "apps/plan/one_more.h"
 #include "base/log.h"
-#include "plan/placement_flow.h"
-#include "plan/planner.h"
+#include "plan/flow/placement_flow.h"
+#include "plan/flow/planner.h"
 #include "plan/roles/node_parts.h"
 
 namespace millrace::apps {

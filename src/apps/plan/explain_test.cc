@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/planner.h"
+#include "plan/flow/planner.h"
 #include "plan/roles/testing_roles.h"
 
 namespace millrace::apps {

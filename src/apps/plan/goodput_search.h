@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "plan/planner.h"
+#include "plan/flow/planner.h"
 #include "plan/rank_plans.h"
 
 namespace millrace::apps {

@@ -8,7 +8,7 @@
 #include "apps/cli/parse.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "plan/flow_from_helix.h"
+#include "plan/flow/flow_from_helix.h"
 #include "plan/io/cluster_yaml.h"
 #include "plan/io/helix_files.h"
 #include "plan/io/yaml_reader.h"

@@ -5,8 +5,8 @@
 
 #include "core/cluster_spec.h"
 #include "core/plan.h"
-#include "plan/flow_goodput.h"
-#include "plan/flow_problem.h"
+#include "plan/estimate/flow_goodput.h"
+#include "plan/flow/flow_problem.h"
 
 namespace millrace::apps {
 

@@ -7,8 +7,8 @@
 #include "base/json.h"
 #include "core/cluster_spec.h"
 #include "core/plan.h"
-#include "plan/flow_problem.h"
-#include "plan/planner.h"
+#include "plan/flow/flow_problem.h"
+#include "plan/flow/planner.h"
 
 namespace millrace::apps {
 

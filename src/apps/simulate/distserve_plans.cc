@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "cost/memory_model.h"
-#include "plan/distserve.h"
-#include "plan/distserve_packing.h"
-#include "plan/distserve_plan.h"
+#include "plan/distserve/distserve.h"
+#include "plan/distserve/distserve_packing.h"
+#include "plan/distserve/distserve_plan.h"
 #include "sim/placement_evaluator.h"
 
 namespace millrace::apps {

@@ -9,7 +9,7 @@
 
 #include "apps/simulate/distserve_plans.h"
 #include "cost/memory_model.h"
-#include "plan/distserve_plan.h"
+#include "plan/distserve/distserve_plan.h"
 #include "plan/spot/optimizer.h"
 
 namespace millrace::apps {

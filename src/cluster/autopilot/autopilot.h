@@ -33,7 +33,7 @@
 #include "cluster/autopilot/load_meter.h"
 #include "core/latency_limits.h"
 #include "core/output.h"
-#include "plan/distserve_replan.h"
+#include "plan/distserve/distserve_replan.h"
 
 namespace millrace::cluster {
 

@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "core/cluster_spec.h"
 #include "core/plan.h"
-#include "plan/helix_capacity.h"
+#include "plan/flow/helix_capacity.h"
 
 namespace millrace::plan {
 

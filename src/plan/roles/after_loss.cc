@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "plan/planner.h"
+#include "plan/flow/planner.h"
 #include "plan/roles/node_parts.h"
 #include "plan/roles/role_estimate.h"
 #include "plan/roles/role_plan.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/plan.h"
-#include "plan/flow_goodput.h"
+#include "plan/estimate/flow_goodput.h"
 
 namespace millrace::plan {
 

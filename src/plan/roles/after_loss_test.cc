@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/check.h"
-#include "plan/planner.h"
+#include "plan/flow/check.h"
+#include "plan/flow/planner.h"
 #include "plan/roles/node_parts.h"
 #include "plan/roles/role_estimate.h"
 #include "plan/roles/role_plan.h"

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "core/plan.h"
-#include "plan/placement_flow.h"
+#include "plan/flow/placement_flow.h"
 #include "plan/roles/role_problem.h"
 
 namespace millrace::plan {

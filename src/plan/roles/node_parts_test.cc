@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "plan/check.h"
-#include "plan/planner.h"
+#include "plan/flow/check.h"
+#include "plan/flow/planner.h"
 #include "plan/roles/testing_roles.h"
 
 namespace millrace::plan {

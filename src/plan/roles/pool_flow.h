@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "plan/flow_goodput.h"
+#include "plan/estimate/flow_goodput.h"
 
 namespace millrace::plan {
 

@@ -4,10 +4,10 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "plan/baselines.h"
-#include "plan/flow_bounds.h"
-#include "plan/layer_cover.h"
-#include "plan/search_moves.h"
+#include "plan/flow/baselines.h"
+#include "plan/flow/flow_bounds.h"
+#include "plan/flow/layer_cover.h"
+#include "plan/flow/search_moves.h"
 
 namespace millrace::plan {
 namespace {

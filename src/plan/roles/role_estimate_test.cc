@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "plan/check.h"
+#include "plan/flow/check.h"
 #include "plan/roles/role_plan.h"
 #include "plan/roles/testing_roles.h"
 

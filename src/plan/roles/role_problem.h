@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "core/plan.h"
-#include "plan/flow_goodput.h"
-#include "plan/rounds_goodput.h"
+#include "plan/estimate/flow_goodput.h"
+#include "plan/estimate/rounds_goodput.h"
 
 namespace millrace::plan {
 

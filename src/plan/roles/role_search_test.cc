@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/check.h"
+#include "plan/flow/check.h"
 #include "plan/roles/role_plan.h"
 #include "plan/roles/testing_roles.h"
 
