@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "experiments/list.h"
 #include "experiments/pilot_runs.h"
-#include "sim/availability.h"
+#include "sim/load/availability.h"
 
 namespace millrace::experiments {
 namespace {

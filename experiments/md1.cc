@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "experiments/list.h"
-#include "sim/service.h"
+#include "sim/fast/service.h"
 
 namespace millrace::experiments {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "base/check.h"
 #include "experiments/list.h"
-#include "sim/service.h"
-#include "sim/static_batching.h"
+#include "sim/fast/service.h"
+#include "sim/fast/static_batching.h"
 
 namespace millrace::experiments {
 namespace {

@@ -14,8 +14,8 @@
 #include "cluster/autopilot/autopilot.h"
 #include "core/cluster_spec.h"
 #include "core/plan.h"
-#include "sim/membership.h"
-#include "sim/workload_file.h"
+#include "sim/load/workload_file.h"
+#include "sim/machines/membership.h"
 
 namespace millrace::experiments {
 

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "experiments/list.h"
 #include "sim/cluster/instances.h"
-#include "sim/service.h"
+#include "sim/fast/service.h"
 
 namespace millrace::experiments {
 namespace {

@@ -16,7 +16,7 @@
 #include "cost/distserve_cost.h"
 #include "experiments/list.h"
 #include "experiments/vllm_paper.h"
-#include "sim/service.h"
+#include "sim/fast/service.h"
 
 namespace millrace::experiments {
 namespace {

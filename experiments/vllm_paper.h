@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "sim/workload.h"
+#include "sim/load/workload.h"
 
 namespace millrace::experiments {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "sim/availability.h"
+#include "sim/load/availability.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace millrace::sim;

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "sim/trace.h"
+#include "sim/load/trace.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace millrace;

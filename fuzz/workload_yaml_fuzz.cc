@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "sim/workload_file.h"
+#include "sim/load/workload_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace millrace;

@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "sim/cluster/instances.h"
+#include "sim/fast/service.h"
 #include "sim/placement_evaluator.h"
-#include "sim/service.h"
 
 namespace millrace::sim {
 namespace {

@@ -1,4 +1,4 @@
-// Evaluates the candidates of plan/distserve/distserve.h by fast trials (sim/trial.h): the
+// Evaluates the candidates of plan/distserve/distserve.h by fast trials (sim/fast/trial.h): the
 // Evaluator callbacks of the search, and attainment at a given rate. Lengths come from a sample and
 // arrivals are Poisson, both from the trial's seed alone, so that all candidates get the same
 // requests. One thread.
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "plan/distserve/distserve.h"
-#include "sim/trial.h"
-#include "sim/workload.h"
+#include "sim/fast/trial.h"
+#include "sim/load/workload.h"
 
 namespace millrace::sim {
 
@@ -54,9 +54,9 @@ class PlacementEvaluator {
   plan::Attainment Attain(const plan::DistServeUnit& unit, int units, double requests_per_s,
                           uint64_t seed, bool bound = false);
   plan::Goodput FindGoodput(const plan::DistServeUnit& unit, int units, double guess);
-  // The same requests through the production scheduler (sim/service.h). It mixes prefill and decode
-  // in a step, so "colocated" runs with steps of batch_tokens. The instances of all units serve
-  // together.
+  // The same requests through the production scheduler (sim/fast/service.h). It mixes prefill and
+  // decode in a step, so "colocated" runs with steps of batch_tokens. The instances of all units
+  // serve together.
   Result<plan::Attainment> Confirm(const plan::DistServeUnit& unit, int units,
                                    double requests_per_s, uint64_t seed);
   // Latencies of single requests that the target share meets.

@@ -125,7 +125,7 @@ def self_test():
     assert list(library_violations("helix", "x.h", '#include "experiments/lib/vidur/a.h"\n'))
     assert list(library_violations("helix", "x.h", '#include "experiments/list.h"\n'))
     assert list(library_violations("helix", "x.h", '#include "apps/cli/help.h"\n'))
-    own = '#include "experiments/lib/helix/a.h"\n#include "sim/quantiles.h"\n'
+    own = '#include "experiments/lib/helix/a.h"\n#include "sim/load/quantiles.h"\n'
     assert not list(library_violations("helix", "x.h", own))
 
 

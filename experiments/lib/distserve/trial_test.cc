@@ -1,13 +1,13 @@
-// The product's trial (sim/trial.h) against the closed forms of a queue and against the imitation
-// of DistServe's simulator, where their models meet.
-#include "sim/trial.h"
+// The product's trial (sim/fast/trial.h) against the closed forms of a queue and against the
+// imitation of DistServe's simulator, where their models meet.
+#include "sim/fast/trial.h"
 
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
 #include "experiments/lib/distserve/queueing.h"
 #include "experiments/lib/distserve/simdistserve.h"
-#include "sim/testing_trials.h"
+#include "sim/fast/testing_trials.h"
 
 namespace millrace::experiments::distserve {
 namespace {

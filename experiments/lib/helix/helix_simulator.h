@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "experiments/lib/helix/helix_state.h"
-#include "sim/event_queue.h"
-#include "sim/quantiles.h"
+#include "sim/load/quantiles.h"
+#include "sim/machines/event_queue.h"
 
 namespace millrace::experiments::helix {
 

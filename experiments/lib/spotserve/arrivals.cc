@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "sim/arrivals.h"
+#include "sim/load/arrivals.h"
 
 namespace millrace::experiments::spotserve {
 

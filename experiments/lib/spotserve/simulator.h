@@ -12,7 +12,7 @@
 #include "experiments/lib/spotserve/spot_sim.h"
 #include "plan/spot/arrange.h"
 #include "plan/spot/rate_meter.h"
-#include "sim/event_queue.h"
+#include "sim/machines/event_queue.h"
 
 namespace millrace::experiments::spotserve {
 

@@ -15,7 +15,7 @@
 #include "experiments/lib/spotserve/migration.h"
 #include "experiments/lib/spotserve/pipeline.h"
 #include "experiments/lib/spotserve/regret_rule.h"
-#include "sim/availability.h"
+#include "sim/load/availability.h"
 
 namespace millrace::experiments::spotserve {
 

@@ -14,7 +14,7 @@
 #include "cluster/autopilot/autopilot.h"
 #include "cluster/control/controller_status.h"
 #include "core/latency_limits.h"
-#include "sim/workload_file.h"
+#include "sim/load/workload_file.h"
 
 namespace millrace::apps {
 

@@ -8,7 +8,7 @@
 #include "apps/simulate/deployment.h"
 #include "base/status.h"
 #include "sim/autopilot/autopilot_sim.h"
-#include "sim/workload_file.h"
+#include "sim/load/workload_file.h"
 
 namespace millrace::apps {
 

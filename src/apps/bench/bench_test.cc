@@ -10,8 +10,8 @@
 #include "apps/bench/statistics.h"
 #include "apps/bench/workload.h"
 #include "base/rng.h"
-#include "sim/arrivals.h"
-#include "sim/trace.h"
+#include "sim/load/arrivals.h"
+#include "sim/load/trace.h"
 
 namespace millrace::apps {
 namespace {

@@ -10,8 +10,8 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/text_lines.h"
-#include "sim/arrivals.h"
-#include "sim/trace.h"
+#include "sim/load/arrivals.h"
+#include "sim/load/trace.h"
 
 namespace millrace::apps {
 namespace {

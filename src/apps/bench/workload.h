@@ -26,7 +26,7 @@ struct RampUp {
 
 struct WorkloadOptions {
   DatasetName dataset = DatasetName::kRandom;
-  std::string path;  // kCustom: JSON lines; kTrace: see sim/trace.h
+  std::string path;  // kCustom: JSON lines; kTrace: see sim/load/trace.h
   int num_prompts = 1000;
   int input_len = 1024;    // kRandom
   int output_len = 128;    // kRandom

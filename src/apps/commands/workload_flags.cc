@@ -1,7 +1,7 @@
 #include "apps/commands/workload_flags.h"
 
 #include "apps/cli/parse.h"
-#include "sim/trace.h"
+#include "sim/load/trace.h"
 
 namespace millrace::apps {
 

@@ -12,7 +12,7 @@
 #include "plan/io/cluster_yaml.h"
 #include "plan/io/helix_files.h"
 #include "plan/io/yaml_reader.h"
-#include "sim/workload_file.h"
+#include "sim/load/workload_file.h"
 
 namespace millrace::apps {
 namespace {

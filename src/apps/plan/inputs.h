@@ -18,8 +18,8 @@
 #include "plan/flow/flow_from_cluster.h"
 #include "plan/flow/flow_problem.h"
 #include "plan/flow/trunks.h"
-#include "sim/recorder.h"
-#include "sim/workload_file.h"
+#include "sim/load/workload_file.h"
+#include "sim/record/recorder.h"
 
 namespace millrace::apps {
 

@@ -16,7 +16,7 @@
 #include "cost/step_cost.h"
 #include "sim/cluster/cluster_sim.h"
 #include "sim/cluster/instances.h"
-#include "sim/service.h"
+#include "sim/fast/service.h"
 
 namespace millrace::apps {
 

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/file.h"
-#include "sim/availability.h"
+#include "sim/load/availability.h"
 
 namespace millrace::apps {
 namespace {

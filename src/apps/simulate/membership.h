@@ -8,7 +8,7 @@
 
 #include "apps/cli/command.h"
 #include "base/status.h"
-#include "sim/membership.h"
+#include "sim/machines/membership.h"
 
 namespace millrace::apps {
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "base/status.h"
-#include "sim/plots.h"
-#include "sim/report.h"
-#include "sim/service.h"
+#include "sim/fast/service.h"
+#include "sim/report/plots.h"
+#include "sim/report/report.h"
 
 namespace millrace::apps {
 

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "sched/step_log.h"
-#include "sim/replay.h"
+#include "sim/fast/replay.h"
 
 namespace millrace::apps {
 

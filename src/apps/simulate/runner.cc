@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/rng.h"
-#include "sim/static_batching.h"
+#include "sim/fast/static_batching.h"
 
 namespace millrace::apps {
 

@@ -11,11 +11,11 @@
 #include "base/status.h"
 #include "cluster/autopilot/decision.h"
 #include "sim/autopilot/autopilot_sim.h"
-#include "sim/goodput.h"
-#include "sim/plots.h"
-#include "sim/report.h"
-#include "sim/service.h"
-#include "sim/workload_file.h"
+#include "sim/fast/service.h"
+#include "sim/load/workload_file.h"
+#include "sim/report/goodput.h"
+#include "sim/report/plots.h"
+#include "sim/report/report.h"
 
 namespace millrace::apps {
 

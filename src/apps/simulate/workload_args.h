@@ -8,7 +8,7 @@
 
 #include "apps/cli/command.h"
 #include "base/status.h"
-#include "sim/workload_file.h"
+#include "sim/load/workload_file.h"
 
 namespace millrace::apps {
 

@@ -22,14 +22,14 @@
 #include "sim/cluster/report.h"
 #include "sim/cluster/wires.h"
 #include "sim/cluster/worker.h"
-#include "sim/event_queue.h"
-#include "sim/links.h"
-#include "sim/load.h"
-#include "sim/membership.h"
-#include "sim/recorder.h"
-#include "sim/request_maker.h"
-#include "sim/slots.h"
-#include "sim/workload.h"
+#include "sim/load/request_maker.h"
+#include "sim/load/workload.h"
+#include "sim/machines/event_queue.h"
+#include "sim/machines/links.h"
+#include "sim/machines/membership.h"
+#include "sim/machines/slots.h"
+#include "sim/record/load.h"
+#include "sim/record/recorder.h"
 
 namespace millrace::sim {
 

@@ -8,7 +8,7 @@
 
 #include "base/rng.h"
 #include "sim/cluster/instances.h"
-#include "sim/service.h"
+#include "sim/fast/service.h"
 #include "sim/testing_costs.h"
 
 namespace millrace::sim {

@@ -10,7 +10,7 @@
 #include "core/plan.h"
 #include "sim/cluster/cluster_sim.h"
 #include "sim/cluster/machine.h"
-#include "sim/service.h"
+#include "sim/fast/service.h"
 
 namespace millrace::sim {
 

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "cluster/control/controller_status.h"
-#include "sim/instance.h"
-#include "sim/links.h"
-#include "sim/load.h"
-#include "sim/membership.h"
-#include "sim/recorder.h"
+#include "sim/fast/instance.h"
+#include "sim/machines/links.h"
+#include "sim/machines/membership.h"
+#include "sim/record/load.h"
+#include "sim/record/recorder.h"
 
 namespace millrace::sim {
 

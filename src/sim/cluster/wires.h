@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "core/cluster_spec.h"
-#include "sim/links.h"
+#include "sim/machines/links.h"
 
 namespace millrace::sim {
 

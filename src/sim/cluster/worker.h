@@ -13,7 +13,7 @@
 
 #include "cluster/worker/worker_core.h"
 #include "sim/cluster/machine.h"
-#include "sim/instance.h"
+#include "sim/fast/instance.h"
 
 namespace millrace::sim {
 

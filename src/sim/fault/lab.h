@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "sim/event_queue.h"
 #include "sim/fault/clients.h"
 #include "sim/fault/controller_process.h"
 #include "sim/fault/invariants.h"
@@ -20,6 +19,7 @@
 #include "sim/fault/scenario.h"
 #include "sim/fault/worker.h"
 #include "sim/fault/world.h"
+#include "sim/machines/event_queue.h"
 
 namespace millrace::sim::fault {
 
