@@ -15,7 +15,7 @@
 // Messages: 64 bytes in each direction (one message each); half of the time, median. The raw one
 // does the same with read and write on a plain connection. Targets: pulls through the socket at
 // least 0.80 of raw, from the owner's shared memory at least 0.70 of memcpy.
-#include "net/data_plane.h"
+#include "net/data/data_plane.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>

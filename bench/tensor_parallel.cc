@@ -21,7 +21,7 @@
 #include "model/make_model.h"
 #include "model/model.h"
 #include "model/shapes.h"
-#include "net/same_host_collective.h"
+#include "net/collective/same_host_collective.h"
 #include "tensor/cpu/cpu_device.h"
 
 namespace millrace::bench {

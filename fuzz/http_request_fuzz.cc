@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "net/http1.h"
+#include "net/http/http1.h"
 
 namespace millrace::net {
 namespace {

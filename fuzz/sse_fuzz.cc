@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "net/sse.h"
+#include "net/http/sse.h"
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "net/http.h"
+#include "net/http/http.h"
 #include "net/url.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -29,7 +29,7 @@
 #include "model/loaded_weight.h"
 #include "model/rope.h"
 #include "model/weight_files.h"
-#include "net/collective.h"
+#include "net/collective/collective.h"
 #include "tensor/device.h"
 
 namespace millrace::model {

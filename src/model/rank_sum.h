@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "base/status.h"
-#include "net/collective.h"
+#include "net/collective/collective.h"
 #include "tensor/device.h"
 
 namespace millrace::model {

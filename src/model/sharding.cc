@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "net/collective.h"
+#include "net/collective/collective.h"
 
 namespace millrace::model {
 namespace {

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "base/file.h"
-#include "net/http_client.h"
-#include "net/http_server.h"
-#include "net/raw_client.h"
-#include "net/test_certificate.h"
+#include "net/http/http_client.h"
+#include "net/http/http_server.h"
+#include "net/testing/raw_client.h"
+#include "net/testing/test_certificate.h"
 
 namespace millrace::net {
 namespace {

@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "net/http_client.h"
-#include "net/http_server.h"
+#include "net/http/http_client.h"
+#include "net/http/http_server.h"
 
 namespace millrace::net {
 namespace {

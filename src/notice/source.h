@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "net/http.h"
+#include "net/http/http.h"
 #include "notice/notice_board.h"
 #include "notice/wall_time.h"
 

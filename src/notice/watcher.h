@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "net/http_client.h"
+#include "net/http/http_client.h"
 #include "notice/choice.h"
 #include "notice/notice_board.h"
 #include "notice/source.h"

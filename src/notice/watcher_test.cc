@@ -10,7 +10,7 @@
 #include <fstream>
 
 #include "base/log.h"
-#include "net/http_server.h"
+#include "net/http/http_server.h"
 #include "notice/testing/fake_metadata.h"
 
 namespace millrace::notice {

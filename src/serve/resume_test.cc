@@ -8,7 +8,7 @@
 
 #include "base/rng.h"
 #include "base/test_scale.h"
-#include "net/sse.h"
+#include "net/http/sse.h"
 #include "serve/answer/stream_keeper.h"
 #include "serve/testing/fixtures.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/mutex.h"
-#include "net/http.h"
+#include "net/http/http.h"
 #include "serve/answer/stream_keeper.h"
 #include "serve/generation/model_context.h"
 #include "serve/generation/stream_pings.h"

@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "net/sse.h"
+#include "net/http/sse.h"
 
 namespace millrace::apps {
 namespace {

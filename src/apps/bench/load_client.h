@@ -14,7 +14,7 @@
 #include "apps/bench/workload.h"
 #include "base/clock.h"
 #include "base/json.h"
-#include "net/http_client.h"
+#include "net/http/http_client.h"
 
 namespace millrace::apps {
 

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/json.h"
-#include "net/http_server.h"
+#include "net/http/http_server.h"
 
 namespace millrace::apps {
 namespace {

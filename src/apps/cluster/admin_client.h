@@ -11,7 +11,7 @@
 #include "apps/cli/command.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "net/http_client.h"
+#include "net/http/http_client.h"
 
 namespace millrace::apps {
 

@@ -15,7 +15,7 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
-#include "net/http_server.h"
+#include "net/http/http_server.h"
 #include "serve/service.h"
 
 namespace millrace::apps {

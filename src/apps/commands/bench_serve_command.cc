@@ -20,7 +20,7 @@
 #include "apps/common/progress.h"
 #include "apps/common/signals.h"
 #include "base/log.h"
-#include "net/http_client.h"
+#include "net/http/http_client.h"
 
 namespace millrace::apps {
 namespace {

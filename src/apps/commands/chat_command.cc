@@ -13,7 +13,7 @@
 #include "apps/common/signals.h"
 #include "base/log.h"
 #include "base/mutex.h"
-#include "net/sse.h"
+#include "net/http/sse.h"
 
 namespace millrace::apps {
 namespace {

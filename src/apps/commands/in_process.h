@@ -13,7 +13,7 @@
 
 #include "apps/cluster/local_model.h"
 #include "base/mutex.h"
-#include "net/http.h"
+#include "net/http/http.h"
 #include "serve/service.h"
 
 namespace millrace::apps {

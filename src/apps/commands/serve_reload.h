@@ -11,7 +11,7 @@
 #include "apps/commands/serve_run.h"
 #include "apps/common/reloader.h"
 #include "apps/common/signals.h"
-#include "net/http_server.h"
+#include "net/http/http_server.h"
 #include "serve/http/auth.h"
 #include "serve/service.h"
 

@@ -26,7 +26,7 @@
 #include "base/log.h"
 #include "base/private_file.h"
 #include "base/units.h"
-#include "net/http_server.h"
+#include "net/http/http_server.h"
 #include "net/url.h"
 #include "serve/http/admin_access.h"
 #include "serve/http/router.h"

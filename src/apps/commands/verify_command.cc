@@ -12,7 +12,7 @@
 #include "apps/common/progress.h"
 #include "apps/verify/verify.h"
 #include "base/file.h"
-#include "net/http_client.h"
+#include "net/http/http_client.h"
 #include "serve/observe/request_log.h"
 
 namespace millrace::apps {

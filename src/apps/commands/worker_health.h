@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cluster/worker/worker_host.h"
-#include "net/http_server.h"
+#include "net/http/http_server.h"
 
 namespace millrace::apps {
 

@@ -15,7 +15,7 @@
 #include "base/json.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "net/http_client.h"
+#include "net/http/http_client.h"
 #include "net/url.h"
 #include "serve/observe/request_spans.h"
 

@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/status.h"
-#include "net/http_client.h"
+#include "net/http/http_client.h"
 #include "net/url.h"
 
 namespace millrace::apps {

@@ -8,7 +8,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "net/sse.h"
+#include "net/http/sse.h"
 
 namespace millrace::apps {
 namespace {

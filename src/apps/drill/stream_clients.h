@@ -13,7 +13,7 @@
 #include "apps/drill/drill_report.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "net/http_client.h"
+#include "net/http/http_client.h"
 #include "net/url.h"
 
 namespace millrace::apps {

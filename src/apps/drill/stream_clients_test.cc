@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "base/json.h"
-#include "net/http_server.h"
+#include "net/http/http_server.h"
 
 namespace millrace::apps {
 namespace {

@@ -13,7 +13,7 @@
 #include "apps/fleet/machine_provider.h"
 #include "base/clock.h"
 #include "base/json.h"
-#include "net/http_client.h"
+#include "net/http/http_client.h"
 
 namespace millrace::apps {
 

@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "base/sha256.h"
 #include "base/testing/temp_folder.h"
-#include "net/http_server.h"
+#include "net/http/http_server.h"
 
 namespace millrace::apps {
 namespace {

@@ -18,7 +18,7 @@
 #include "base/mutex.h"
 #include "cluster/runtime/one_worker.h"
 #include "cost/fit.h"
-#include "net/http_server.h"
+#include "net/http/http_server.h"
 #include "serve/service.h"
 #include "stage/wrapped_stage.h"
 

@@ -25,7 +25,7 @@
 #include "cluster/transfer/link_probe.h"
 #include "cluster/transfer/weight_exchange.h"
 #include "cluster/worker/worker_host.h"
-#include "net/data_plane.h"
+#include "net/data/data_plane.h"
 
 namespace millrace::cluster {
 

@@ -8,7 +8,7 @@
 #include "cluster/transfer/kv_exchange.h"
 #include "cluster/transfer/pull_messages.h"
 #include "cluster/transfer/staging_pool.h"
-#include "net/data_plane.h"
+#include "net/data/data_plane.h"
 
 namespace millrace::cluster {
 

@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "cluster/transfer/pull_messages.h"
 #include "core/worker_messages.h"
-#include "net/data_plane.h"
+#include "net/data/data_plane.h"
 
 namespace millrace::cluster {
 

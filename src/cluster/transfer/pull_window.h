@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "core/worker_messages.h"
-#include "net/data_plane.h"
+#include "net/data/data_plane.h"
 
 namespace millrace::cluster {
 

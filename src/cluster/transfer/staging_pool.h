@@ -10,7 +10,7 @@
 #include <memory>
 #include <span>
 
-#include "net/data_plane.h"
+#include "net/data/data_plane.h"
 
 namespace millrace::cluster {
 

@@ -33,7 +33,7 @@
 #include "core/worker_messages.h"
 #include "model/weight_digests.h"
 #include "model/weight_store.h"
-#include "net/data_plane.h"
+#include "net/data/data_plane.h"
 
 namespace millrace::cluster {
 

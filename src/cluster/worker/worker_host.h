@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "cluster/worker/worker_core.h"
-#include "net/data_plane.h"
+#include "net/data/data_plane.h"
 #include "stage/activation_caching_stage.h"
 
 namespace millrace::cluster {

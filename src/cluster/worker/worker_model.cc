@@ -15,7 +15,7 @@
 #include "model/model_path.h"
 #include "model/rope.h"
 #include "model/weight_digests.h"
-#include "net/same_host_collective.h"
+#include "net/collective/same_host_collective.h"
 #include "stage/model_stage.h"
 #include "stage/wrapped_stage.h"
 #include "tensor/cpu/cpu_device.h"

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "base/status.h"
-#include "net/data_plane.h"
+#include "net/data/data_plane.h"
 
 namespace millrace::net {
 

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "net/data_plane.h"
+#include "net/data/data_plane.h"
 
 namespace millrace::net {
 

@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "net/data/in_process_data_plane.h"
 #include "net/data/link_host.h"
 #include "net/data/region_table.h"
 #include "net/data/shared_table.h"
 #include "net/data/work_pool.h"
 #include "net/event_loop.h"
-#include "net/in_process_data_plane.h"
 
 namespace millrace::net {
 

@@ -1,4 +1,4 @@
-#include "net/in_process_data_plane.h"
+#include "net/data/in_process_data_plane.h"
 
 #include <utility>
 

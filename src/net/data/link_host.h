@@ -7,12 +7,12 @@
 #include <functional>
 #include <memory>
 
+#include "net/data/data_plane.h"
 #include "net/data/hello.h"
 #include "net/data/region_table.h"
 #include "net/data/remote_memory.h"
 #include "net/data/shared_table.h"
 #include "net/data/work_pool.h"
-#include "net/data_plane.h"
 #include "net/event_loop.h"
 #include "net/tls.h"
 

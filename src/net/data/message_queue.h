@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "net/data/data_plane.h"
 #include "net/data/frame.h"
-#include "net/data_plane.h"
 #include "net/payload.h"
 
 namespace millrace::net {

@@ -18,8 +18,8 @@
 
 #include "base/check.h"
 #include "base/rng.h"
-#include "net/data_plane.h"
-#include "net/raw_client.h"
+#include "net/data/data_plane.h"
+#include "net/testing/raw_client.h"
 
 namespace millrace::net {
 

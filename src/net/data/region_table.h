@@ -9,7 +9,7 @@
 
 #include "base/mutex.h"
 #include "base/status.h"
-#include "net/data_plane.h"
+#include "net/data/data_plane.h"
 
 namespace millrace::net {
 

@@ -10,11 +10,11 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "net/data/data_plane.h"
 #include "net/data/direct_read.h"
 #include "net/data/message_queue.h"
 #include "net/data/remote_memory.h"
 #include "net/data/shared_table.h"
-#include "net/data_plane.h"
 
 namespace millrace::net {
 

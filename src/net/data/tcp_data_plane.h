@@ -1,5 +1,5 @@
-// The DataPlane between processes: a listener, one loop, links. See net/data_plane.h. Owned by the
-// process; any thread.
+// The DataPlane between processes: a listener, one loop, links. See net/data/data_plane.h. Owned by
+// the process; any thread.
 #pragma once
 
 #include <deque>

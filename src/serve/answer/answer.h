@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "net/http.h"
+#include "net/http/http.h"
 #include "serve/answer/choice.h"
 #include "serve/answer/response.h"
 #include "serve/http/api_error.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cluster/generator.h"
-#include "net/http.h"
+#include "net/http/http.h"
 
 namespace millrace::serve {
 

@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "net/http.h"
+#include "net/http/http.h"
 
 namespace millrace::serve {
 

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "base/json.h"
-#include "net/http.h"
-#include "net/sse.h"
+#include "net/http/http.h"
+#include "net/http/sse.h"
 #include "serve/request/field_names.h"
 
 namespace millrace::serve {

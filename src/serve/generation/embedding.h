@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "net/http.h"
+#include "net/http/http.h"
 #include "serve/generation/model_context.h"
 
 namespace millrace::serve {

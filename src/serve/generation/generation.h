@@ -13,7 +13,7 @@
 
 #include "base/mutex.h"
 #include "cluster/recovered_requests.h"
-#include "net/http.h"
+#include "net/http/http.h"
 #include "serve/answer/answer.h"
 #include "serve/answer/answer_split.h"
 #include "serve/answer/choice.h"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "net/http.h"
+#include "net/http/http.h"
 #include "serve/http/api_error.h"
 #include "serve/http/auth.h"
 

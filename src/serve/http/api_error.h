@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 #include "base/status.h"
-#include "net/http.h"
+#include "net/http/http.h"
 
 namespace millrace::serve {
 

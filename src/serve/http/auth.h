@@ -12,7 +12,7 @@
 
 #include "base/sha256.h"
 #include "base/status.h"
-#include "net/http.h"
+#include "net/http/http.h"
 
 namespace millrace::serve {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "net/http.h"
+#include "net/http/http.h"
 #include "serve/http/decorated_reply.h"
 
 namespace millrace::serve {

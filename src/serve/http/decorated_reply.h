@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "net/http.h"
+#include "net/http/http.h"
 
 namespace millrace::serve {
 

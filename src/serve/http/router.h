@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "net/http.h"
+#include "net/http/http.h"
 #include "serve/http/admin_access.h"
 #include "serve/http/trace_context.h"
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/mutex.h"
-#include "net/http.h"
+#include "net/http/http.h"
 #include "serve/answer/retained_stream.h"
 #include "serve/stored/response_records.h"
 

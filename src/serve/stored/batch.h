@@ -16,7 +16,7 @@
 
 #include "base/json.h"
 #include "base/mutex.h"
-#include "net/http.h"
+#include "net/http/http.h"
 #include "serve/http/router.h"
 #include "serve/stored/background_queue.h"
 #include "serve/stored/batch_lines.h"

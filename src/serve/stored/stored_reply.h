@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "net/http.h"
+#include "net/http/http.h"
 
 namespace millrace::serve {
 

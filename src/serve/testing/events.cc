@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "net/sse.h"
+#include "net/http/sse.h"
 
 namespace millrace::serve {
 

@@ -15,7 +15,7 @@
 #include "base/mutex.h"
 #include "cluster/generator.h"
 #include "cluster/runtime/local_cluster.h"
-#include "net/http.h"
+#include "net/http/http.h"
 #include "serve/service.h"
 #include "serve/testing/events.h"
 #include "stage/stage.h"

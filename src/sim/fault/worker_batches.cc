@@ -1,5 +1,5 @@
 // Batches: the modelled time of a step, and tensor-parallel ranks that meet to run one. The
-// contract of a collective (net/collective.h) is modelled: a failure is permanent.
+// contract of a collective (net/collective/collective.h) is modelled: a failure is permanent.
 #include <algorithm>
 #include <utility>
 
