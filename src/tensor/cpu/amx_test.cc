@@ -9,10 +9,10 @@
 #include <numeric>
 #include <optional>
 
-#include "tensor/cpu/amx_emulator.h"
 #include "tensor/cpu/amx_gemm.h"
 #include "tensor/cpu/cpu_features.h"
-#include "tensor/cpu/test_util.h"
+#include "tensor/testing/amx_emulator.h"
+#include "tensor/testing/test_util.h"
 
 namespace millrace::tensor {
 namespace {

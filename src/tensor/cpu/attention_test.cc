@@ -5,8 +5,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "tensor/cpu/attention_ref.h"
-#include "tensor/cpu/test_util.h"
+#include "tensor/testing/attention_ref.h"
+#include "tensor/testing/test_util.h"
 
 namespace millrace::tensor {
 namespace {

@@ -4,14 +4,14 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "tensor/cpu/amx_emulator.h"
-#include "tensor/cpu/bits_ref.h"
 #include "tensor/cpu/cpu_features.h"
 #include "tensor/cpu/elementwise.h"
 #include "tensor/cpu/flush.h"
 #include "tensor/cpu/gemm.h"
-#include "tensor/cpu/gemm_ref.h"
-#include "tensor/cpu/test_util.h"
+#include "tensor/testing/amx_emulator.h"
+#include "tensor/testing/bits_ref.h"
+#include "tensor/testing/gemm_ref.h"
+#include "tensor/testing/test_util.h"
 
 namespace millrace::tensor {
 namespace {

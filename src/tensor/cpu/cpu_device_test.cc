@@ -8,8 +8,8 @@
 
 #include "tensor/cpu/kv_pool.h"
 #include "tensor/cpu/memory.h"
-#include "tensor/cpu/test_util.h"
-#include "tensor/device_conformance.h"
+#include "tensor/testing/device_conformance.h"
+#include "tensor/testing/test_util.h"
 
 namespace millrace::tensor {
 namespace {

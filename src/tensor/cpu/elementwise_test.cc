@@ -3,9 +3,9 @@
 
 #include <cmath>
 
-#include "tensor/cpu/elementwise_ref.h"
-#include "tensor/cpu/gemm_ref.h"
-#include "tensor/cpu/test_util.h"
+#include "tensor/testing/elementwise_ref.h"
+#include "tensor/testing/gemm_ref.h"
+#include "tensor/testing/test_util.h"
 
 namespace millrace::tensor {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tensor/cpu/kv_box_ref.h"
-#include "tensor/cpu/test_util.h"
+#include "tensor/testing/kv_box_ref.h"
+#include "tensor/testing/test_util.h"
 
 namespace millrace::tensor {
 namespace {

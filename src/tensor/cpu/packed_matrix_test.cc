@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "tensor/cpu/gemm.h"
-#include "tensor/cpu/test_util.h"
+#include "tensor/testing/test_util.h"
 
 namespace millrace::tensor {
 namespace {

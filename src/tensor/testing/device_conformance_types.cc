@@ -2,7 +2,7 @@
 // device whose products read f32 only has nothing to do here.
 #include <numeric>
 
-#include "tensor/device_conformance.h"
+#include "tensor/testing/device_conformance.h"
 
 namespace millrace::tensor {
 namespace {

@@ -1,4 +1,4 @@
-#include "tensor/cpu/gemm_ref.h"
+#include "tensor/testing/gemm_ref.h"
 
 #include "tensor/cpu/float16.h"
 

@@ -2,10 +2,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "tensor/cpu/attention_ref.h"
-#include "tensor/cpu/elementwise_ref.h"
-#include "tensor/cpu/gemm_ref.h"
-#include "tensor/device_conformance.h"
+#include "tensor/testing/attention_ref.h"
+#include "tensor/testing/device_conformance.h"
+#include "tensor/testing/elementwise_ref.h"
+#include "tensor/testing/gemm_ref.h"
 
 namespace millrace::tensor {
 namespace {

@@ -1,4 +1,4 @@
-#include "tensor/cpu/bits_ref.h"
+#include "tensor/testing/bits_ref.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "tensor/cpu/amx_emulator.h"
+#include "tensor/testing/amx_emulator.h"
 
 #include "tensor/cpu/amx.h"
 

@@ -1,4 +1,4 @@
-#include "tensor/cpu/elementwise_ref.h"
+#include "tensor/testing/elementwise_ref.h"
 
 #include <cmath>
 

@@ -1,12 +1,12 @@
-#include "tensor/device_conformance.h"
+#include "tensor/testing/device_conformance.h"
 
 #include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
-#include "tensor/cpu/elementwise_ref.h"
-#include "tensor/cpu/gemm_ref.h"
+#include "tensor/testing/elementwise_ref.h"
+#include "tensor/testing/gemm_ref.h"
 
 namespace millrace::tensor {
 

@@ -1,4 +1,4 @@
-#include "tensor/cpu/attention_ref.h"
+#include "tensor/testing/attention_ref.h"
 
 #include <algorithm>
 #include <cmath>

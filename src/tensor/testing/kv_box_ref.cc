@@ -1,4 +1,4 @@
-#include "tensor/cpu/kv_box_ref.h"
+#include "tensor/testing/kv_box_ref.h"
 
 #include <cstring>
 

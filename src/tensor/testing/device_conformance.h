@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "tensor/cpu/test_util.h"
 #include "tensor/device.h"
+#include "tensor/testing/test_util.h"
 
 namespace millrace::tensor {
 
