@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "stage/testing_losses.h"
+#include "stage/testing/losses.h"
 
 namespace millrace::stage {
 namespace {

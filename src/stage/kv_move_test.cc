@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "model/test_folder.h"
-#include "stage/testing_pipelines.h"
+#include "stage/testing/pipelines.h"
 
 namespace millrace::stage {
 namespace {

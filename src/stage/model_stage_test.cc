@@ -9,7 +9,7 @@
 #include "model/test_folder.h"
 #include "model/test_runner.h"
 #include "stage/stage_runner.h"
-#include "stage/testing_pipelines.h"
+#include "stage/testing/pipelines.h"
 
 namespace millrace::stage {
 namespace {

@@ -7,7 +7,7 @@
 #include "model/test_folder.h"
 #include "net/collective/in_process_collective.h"
 #include "stage/stage_runner.h"
-#include "stage/testing_pipelines.h"
+#include "stage/testing/pipelines.h"
 
 namespace millrace::stage {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/rng.h"
 #include "cluster/runtime/local_cluster.h"
 #include "cluster/runtime/testing/stream_answers.h"
-#include "stage/hash_stage.h"
+#include "stage/testing/hash_stage.h"
 
 namespace millrace::cluster {
 namespace {

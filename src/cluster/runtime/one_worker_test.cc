@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 #include "base/rng.h"
-#include "stage/hash_stage.h"
+#include "stage/testing/hash_stage.h"
 #include "stage/wrapped_stage.h"
 
 namespace millrace::cluster {

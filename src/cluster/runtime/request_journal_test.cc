@@ -15,7 +15,7 @@
 #include "base/test_scale.h"
 #include "base/testing/temp_folder.h"
 #include "cluster/runtime/local_cluster.h"
-#include "stage/hash_stage.h"
+#include "stage/testing/hash_stage.h"
 
 namespace millrace::cluster::testing {
 namespace {

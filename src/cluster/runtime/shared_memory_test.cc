@@ -12,7 +12,7 @@
 #include "base/rng.h"
 #include "cluster/control/layout/kv_memory.h"
 #include "model/test_folder.h"
-#include "stage/testing_pipelines.h"
+#include "stage/testing/pipelines.h"
 
 namespace millrace::cluster {
 namespace {

@@ -12,7 +12,7 @@
 #include "cluster/transfer/kv_plane.h"
 #include "cluster/transfer/staging_pool.h"
 #include "stage/activation_caching_stage.h"
-#include "stage/hash_stage.h"
+#include "stage/testing/hash_stage.h"
 
 namespace millrace::cluster {
 namespace {

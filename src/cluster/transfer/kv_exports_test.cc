@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "base/test_scale.h"
 #include "base/test_time.h"
-#include "stage/hash_stage.h"
+#include "stage/testing/hash_stage.h"
 
 namespace millrace::cluster {
 namespace {

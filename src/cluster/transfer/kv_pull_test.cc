@@ -7,7 +7,7 @@
 #include <deque>
 
 #include "base/rng.h"
-#include "stage/hash_stage.h"
+#include "stage/testing/hash_stage.h"
 
 namespace millrace::cluster {
 namespace {

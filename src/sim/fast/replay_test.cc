@@ -13,7 +13,7 @@
 #include "base/rng.h"
 #include "cluster/runtime/one_worker.h"
 #include "sched/testing/harness.h"
-#include "stage/hash_stage.h"
+#include "stage/testing/hash_stage.h"
 
 namespace millrace::sim {
 namespace {

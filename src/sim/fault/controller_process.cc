@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "base/rng.h"
-#include "stage/hash_grammar.h"
+#include "stage/testing/hash_grammar.h"
 
 namespace millrace::sim::fault {
 namespace {

@@ -17,7 +17,7 @@
 #include "core/plan.h"
 #include "core/sampling_params.h"
 #include "sched/scheduler.h"
-#include "stage/hash_model.h"
+#include "stage/testing/hash_model.h"
 
 namespace millrace::sim::fault {
 

@@ -15,7 +15,7 @@
 #include "cluster/worker/worker_core.h"
 #include "sim/fault/world.h"
 #include "stage/activation_caching_stage.h"
-#include "stage/hash_stage.h"
+#include "stage/testing/hash_stage.h"
 
 namespace millrace::sim::fault {
 

@@ -11,7 +11,7 @@
 
 #include "cluster/link/testing/link_harness.h"
 #include "cluster/runtime/worker_process.h"
-#include "stage/hash_stage.h"
+#include "stage/testing/hash_stage.h"
 
 namespace millrace::cluster::testing {
 

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "stage/hash_model.h"
 #include "stage/pooler.h"
 #include "stage/stage.h"
+#include "stage/testing/hash_model.h"
 
 namespace millrace::stage {
 

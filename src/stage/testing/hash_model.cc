@@ -1,9 +1,9 @@
-#include "stage/hash_model.h"
+#include "stage/testing/hash_model.h"
 
 #include <algorithm>
 
 #include "sched/finish_rules.h"
-#include "stage/hash_grammar.h"
+#include "stage/testing/hash_grammar.h"
 
 namespace millrace::stage {
 

@@ -16,7 +16,7 @@
 #include "base/rng.h"
 #include "sched/scheduler.h"
 #include "stage/activation_caching_stage.h"
-#include "stage/hash_stage.h"
+#include "stage/testing/hash_stage.h"
 
 namespace millrace::stage {
 

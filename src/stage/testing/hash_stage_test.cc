@@ -1,4 +1,4 @@
-#include "stage/hash_stage.h"
+#include "stage/testing/hash_stage.h"
 
 #include <gtest/gtest.h>
 
