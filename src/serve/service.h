@@ -8,31 +8,22 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
-#include "cluster/generator.h"
-#include "cluster/recovered_requests.h"
 #include "core/latency_limits.h"
-#include "core/model_spec.h"
 #include "net/http/http.h"
 #include "net/http/http1.h"
 #include "serve/answer/retained_stream.h"
+#include "serve/generation/served_model.h"
 #include "serve/http/admin_access.h"
 #include "serve/http/auth.h"
-#include "serve/request/request.h"
-#include "text/chat_template.h"
-#include "text/grammars.h"
-#include "text/tokenizer.h"
-#include "text/tool_format.h"
 
 namespace millrace::serve {
 
-class ClusterAdmin;
 class ObjectStore;
 class RequestLog;
 class SpanSink;
@@ -66,26 +57,6 @@ struct ServiceOptions {
   std::optional<double> refuse_beyond;
   RequestLog* request_log = nullptr;  // outlives the service; null: requests are not logged
   SpanSink* spans = nullptr;  // outlives the service; null: no spans, and no traceparent in answers
-};
-
-// A loaded model, as the service needs it.
-struct ServedModel {
-  cluster::Generator* engine = nullptr;           // outlives Drain() and the HTTP server
-  ClusterAdmin* cluster = nullptr;                // likewise; null: the server has no cluster
-  cluster::RecoveredRequests* earlier = nullptr;  // likewise; null: none are recovered
-  std::shared_ptr<const text::Tokenizer> tokenizer;
-  // The grammars of its vocabulary, or why there are none.
-  Result<std::shared_ptr<text::Grammars>> grammars =
-      FailedPrecondition("output cannot be constrained: the server has no token table");
-  std::shared_ptr<const text::ChatTemplate> chat_template;  // null: no /v1/chat/completions
-  // How its family writes tool calls and reasoning; null: not known, or not asked for.
-  const text::ToolFormat* tool_format = nullptr;
-  const text::ReasoningFormat* reasoning_format = nullptr;
-  ModelSpec spec;
-  std::vector<TokenId> end_tokens;  // end an answer, unless a request has ignore_eos
-  int max_model_len = 0;
-  SamplingDefaults defaults;
-  std::map<std::string, std::string> cache_config;  // labels of vllm:cache_config_info
 };
 
 enum class ServiceState { kLoading, kReady, kLeaving, kDraining };

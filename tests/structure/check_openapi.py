@@ -56,7 +56,7 @@ class Parser:
 
 
 def parsers():
-    read = lambda name: (SERVE / name).read_text()
+    read = lambda name: next(SERVE.rglob(name)).read_text()
     common, ignored, conversation = (
         read("parse_common.cc"), read("ignored_fields.cc"), read("parse_conversation.cc"))
     template = function_of(common, "ReadTemplate")
@@ -90,7 +90,7 @@ def parsers():
 
 def routes():
     found = set()
-    for path in [*SERVE.glob("*.cc"), *SERVE.glob("stored/*.cc")]:
+    for path in SERVE.rglob("*.cc"):
         for method, route in ROUTE.findall(path.read_text()):
             if route.startswith(ADMIN):
                 continue
@@ -121,7 +121,7 @@ def differences(document):
 
 
 def main():
-    document = json.loads((SERVE / "openapi.json").read_text())
+    document = json.loads((SERVE / "http/openapi.json").read_text())
     broken = copy.deepcopy(document)
     del broken["components"]["schemas"]["ChatRequest"]["properties"]["seed"]
     del broken["paths"]["/v1/models"]

@@ -7,7 +7,6 @@
 
 #include "serve/generation/generation.h"
 #include "serve/observe/request_log.h"
-#include "serve/service_impl.h"
 
 namespace millrace::serve {
 

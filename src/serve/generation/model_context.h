@@ -3,12 +3,12 @@
 #pragma once
 
 #include "base/clock.h"
+#include "serve/generation/served_model.h"
 #include "serve/generation/stream_pings.h"
 #include "serve/http/worker_pool.h"
 #include "serve/observe/metrics.h"
 #include "serve/observe/request_registry.h"
 #include "serve/request/request.h"
-#include "serve/service.h"
 
 namespace millrace::serve {
 

@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include "serve/answer/answer_split.h"
+#include "serve/generation/served_model.h"
 #include "serve/http/api_error.h"
 #include "serve/request/request.h"
-#include "serve/service.h"
 
 namespace millrace::serve {
 
