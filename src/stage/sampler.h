@@ -1,6 +1,6 @@
 // Sampling: from one row of logits to one token, as a pure function of (logits, parameters, tokens
 // so far, seed, position). What changes logits and reports them is here; the choice is
-// tensor/sample.h, which a device may also make where the logits are.
+// tensor/cpu/sample.h, which a device may also make where the logits are.
 //
 // Order of operations: logit bias, bans (min_tokens, allowed_token_ids, bad_words), repetition /
 // presence / frequency penalties, the grammar of a constrained output (if the bans leave none of
@@ -19,7 +19,7 @@
 #include "core/sampling_params.h"
 #include "core/step_plan.h"
 #include "stage/pooler.h"
-#include "tensor/sample.h"
+#include "tensor/cpu/sample.h"
 
 namespace millrace::stage {
 

@@ -24,8 +24,8 @@
 #include "base/host_memory.h"
 #include "base/status.h"
 #include "core/step_plan.h"
+#include "tensor/choose_spec.h"
 #include "tensor/objects.h"
-#include "tensor/sample.h"
 #include "tensor/step.h"
 
 namespace millrace::tensor {

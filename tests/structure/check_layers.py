@@ -2,10 +2,11 @@
 """Fails when a folder of src/ includes a folder of its own or a higher level.
 
 The levels are those of docs/structure.md: a folder may include only folders of lower levels, never
-sideways, and no folder beside src/. The folders inside a folder of SUB_LEVELS have levels of their
-own; files directly in such a folder are below all of them, unless "" has a level. A folder of
-experiments/lib may include src/ below the program, and nothing else of experiments/. Each run first
-proves that the check can fail.
+sideways, and no folder beside src/. The folders inside a folder have levels of their own, at every
+depth (SUB_LEVELS); tests may include everything of their folder, and no one else what is in testing/.
+A folder has at most FILES_MAX sources and headers side by side. A folder of experiments/lib may
+include src/ below the program, and nothing else of experiments/. Each run first proves that the check
+can fail.
 """
 import pathlib
 import re
@@ -21,13 +22,8 @@ LEVELS = {
     "sim": 6, "serve": 6,
     "apps": 7,
 }
+# Of every folder that has folders; "": the files directly in it. "testing" is for tests alone.
 SUB_LEVELS = {
-    "cluster": {
-        "journal": 0, "store": 0, "link": 0, "transfer": 0,
-        "worker": 1, "control": 1,
-        "runtime": 2, "autopilot": 2,
-        "fleet": 3,
-    },
     "apps": {
         "cli": 0, "supervise": 0,
         "common": 1, "bench": 1,
@@ -37,7 +33,31 @@ SUB_LEVELS = {
         "commands": 5,
         "": 6,
     },
+    "cluster": {
+        "": 0,
+        "journal": 1, "store": 1, "link": 1, "transfer": 1,
+        "worker": 2, "control": 2,
+        "runtime": 3, "autopilot": 3,
+        "fleet": 4,
+    },
+    "cluster/control": {
+        "parts": 0, "layout": 1, "routing": 2, "pipelines": 3, "transfers": 4, "": 5,
+    },
+    "model": {"": 0, "arch": 1},
+    "net": {"": 0, "http": 1, "collective": 1, "data": 1},
+    "plan": {"flow": 0, "io": 1, "spot": 1, "estimate": 1, "roles": 2, "distserve": 3, "": 4},
+    "serve": {
+        "http": 0, "request": 1, "observe": 1, "answer": 2, "apis": 3, "generation": 3,
+        "stored": 4, "": 5,
+    },
+    "sim": {
+        "load": 0, "machines": 1, "record": 1, "fast": 2, "report": 3, "cluster": 4,
+        "autopilot": 5, "": 6,
+    },
+    "tensor": {"": 0, "cpu": 1},
 }
+FILES_MAX = 50  # sources and headers of the product directly in a folder
+WIDE = {"sched"}  # one small thing to a file
 LIBRARIES = "experiments/lib"
 LIBRARIES_LEVEL_MAX = 6  # whatever a library of src/ can be
 BESIDE = {"bench", "experiments", "fuzz", "tests"}  # folders beside src/ that have headers
@@ -48,14 +68,18 @@ def line_of(text, match):
     return text.count("\n", 0, match.start()) + 1
 
 
+def for_tests(name):
+    return name.endswith("_test.cc") or "/testing" in name
+
+
 def violations(folder, name, text):
     """Yields one line per include in `text` (of file `name` in `folder`) that breaks the order."""
     for match in INCLUDE.finditer(text):
         other = match.group(1)
         if other in BESIDE:
             yield f"{name}:{line_of(text, match)}: src/ includes {other}/"
-        if other == folder and folder in SUB_LEVELS:
-            yield from inner_violations(folder, name, text, match)
+        if other == folder:
+            yield from inner_violations(name, text, match)
         if other == folder or other not in LEVELS:
             continue
         if LEVELS[other] >= LEVELS[folder]:
@@ -63,16 +87,31 @@ def violations(folder, name, text):
                    f"{other} (level {LEVELS[other]})")
 
 
-def inner_violations(folder, name, text, match):
-    """The same for an include between the folders inside `folder`."""
-    levels = SUB_LEVELS[folder]
-    inside = name.split("/")[2:-1]
-    own = inside[0] if inside else ""
-    to = match.group(2).split("/")[0] if "/" in match.group(2) else ""
+def inner_violations(name, text, match):
+    """The same for an include between the folders inside one folder, at any depth."""
+    own, to = name.split("/")[1:-1], f"{match.group(1)}/{match.group(2)}".split("/")[:-1]
+    depth = next((i for i, (a, b) in enumerate(zip(own, to)) if a != b), min(len(own), len(to)))
     if own == to:
         return
-    if levels.get(to, -1) >= levels.get(own, -1):
-        yield f"{name}:{line_of(text, match)}: {folder}/{own} includes {folder}/{to}"
+    levels = SUB_LEVELS.get("/".join(own[:depth]))
+    if levels is None:  # a folder whose only folders are for tests
+        return
+    room, other = (folders[depth] if depth < len(folders) else "" for folders in (own, to))
+    if other == "testing" and not for_tests(name):
+        yield f"{name}:{line_of(text, match)}: includes {'/'.join(to)}, which is for tests alone"
+    elif not for_tests(name) and levels.get(other, -1) >= levels.get(room, -1):
+        yield (f"{name}:{line_of(text, match)}: {'/'.join(own)} includes {'/'.join(to)}, which is "
+               "not below it")
+
+
+def room_violations(folder, names):
+    """Of one folder, named relative to src/, and the names of all that is directly in it."""
+    files = [n for n in names if n.endswith((".cc", ".h")) and not for_tests(f"{folder}/{n}")]
+    if len(files) > FILES_MAX and folder not in WIDE:
+        yield f"src/{folder}: {len(files)} files side by side; at most {FILES_MAX} may be"
+    rooms = {n for n in names if "." not in n and n not in ("testing", "testdata")}
+    for room in sorted(rooms - set(SUB_LEVELS.get(folder, {}))):
+        yield f"src/{folder}/{room}: not in SUB_LEVELS in {__file__}"
 
 
 def library_violations(folder, name, text):
@@ -96,9 +135,10 @@ def check(root):
         if path.name not in LEVELS:
             found.append(f"src/{path.name}: not in the list of levels in {__file__}")
             continue
-        for folder in path.iterdir() if path.name in SUB_LEVELS else ():
-            if folder.is_dir() and folder.name not in SUB_LEVELS[path.name]:
-                found.append(f"src/{path.name}/{folder.name}: not in SUB_LEVELS in {__file__}")
+        for folder in [path, *sorted(p for p in path.rglob("*") if p.is_dir())]:
+            name = str(folder.relative_to(root / "src"))
+            if not for_tests(f"{name}/"):
+                found += room_violations(name, [p.name for p in folder.iterdir()])
         for file in sorted(path.rglob("*")):
             if file.suffix in (".h", ".cc"):
                 found += violations(path.name, str(file.relative_to(root)), file.read_text())
@@ -120,6 +160,16 @@ def self_test():
     assert list(violations("cluster", control, '#include "cluster/worker/a.h"\n')), "sideways"
     assert not list(violations("cluster", control, '#include "cluster/link/a.h"\n'))
     assert list(violations("cluster", "src/cluster/a.h", '#include "cluster/link/a.h"\n'))
+    parts = "src/cluster/control/parts/x.cc"
+    assert list(violations("cluster", parts, '#include "cluster/control/layout/a.h"\n'))
+    assert list(violations("cluster", parts, '#include "cluster/control/controller_core.h"\n'))
+    assert not list(violations("cluster", control, '#include "cluster/control/parts/a.h"\n'))
+    assert not list(violations("net", "src/net/http/a.cc", '#include "net/url.h"\n'))
+    assert list(violations("net", "src/net/http/a.cc", '#include "net/testing/raw_client.h"\n'))
+    assert not list(violations("net", "src/net/http/a_test.cc", '#include "net/testing/a.h"\n'))
+    assert not list(room_violations("kv", ["a.h"] * FILES_MAX + ["b_test.cc", "testing"]))
+    assert list(room_violations("kv", ["a.h"] * (FILES_MAX + 1)))
+    assert list(room_violations("kv", ["room"])), "without a level"
     assert list(violations("apps", "src/apps/cli/a.h", '#include "apps/a.h"\n'))
     assert not list(violations("apps", "src/apps/main.cc", '#include "apps/cli/a.h"\n'))
     assert list(library_violations("helix", "x.h", '#include "experiments/lib/vidur/a.h"\n'))

@@ -15,6 +15,7 @@
 #include "tensor/cpu/kv_pool.h"
 #include "tensor/cpu/packed_matrix.h"
 #include "tensor/cpu/product.h"
+#include "tensor/cpu/sample.h"
 #include "tensor/cpu/scratch.h"
 #include "tensor/cpu/thread_pool.h"
 

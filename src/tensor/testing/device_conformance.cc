@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "tensor/cpu/sample.h"
 #include "tensor/testing/elementwise_ref.h"
 #include "tensor/testing/gemm_ref.h"
 

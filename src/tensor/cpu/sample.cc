@@ -1,4 +1,4 @@
-#include "tensor/sample.h"
+#include "tensor/cpu/sample.h"
 
 #include <algorithm>
 #include <cmath>

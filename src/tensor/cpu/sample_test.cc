@@ -1,5 +1,5 @@
 // TokenChooser against the definition in f64: sort everything, add everything, invert.
-#include "tensor/sample.h"
+#include "tensor/cpu/sample.h"
 
 #include <gtest/gtest.h>
 
