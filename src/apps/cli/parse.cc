@@ -229,6 +229,9 @@ Status UnknownCommand(const Command& command, const std::string& word) {
         command.examples.empty() ? "millrace serve MODEL --port 8000"
                                  : command.examples.front().command));
   }
+  if (const auto removed = command.removed.find(word); removed != command.removed.end()) {
+    return InvalidArgument(fmt::format("'{}' was removed; {}", word, removed->second));
+  }
   const auto names = ChildNames(command);
   return InvalidArgument(
       fmt::format("unknown command '{}'{}", Printable(word),

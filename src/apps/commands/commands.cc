@@ -99,7 +99,6 @@ std::unique_ptr<Command> MakeRootCommand() {
   root->children.push_back(MakeBenchCommand());
   root->children.push_back(MakePlanCommand());
   root->children.push_back(MakeSimulateCommand());
-  root->children.push_back(MakeSimFaultCommand());
   root->children.push_back(MakeMakeModelCommand());
   root->children.push_back(MakeProfileCommand());
   root->children.push_back(MakeStatusCommand());
@@ -116,6 +115,9 @@ std::unique_ptr<Command> MakeRootCommand() {
   root->children.push_back(MakeVersionCommand());
   root->children.push_back(MakeCompletionCommand(*root));
   root->children.push_back(MakeManCommand(*root));
+  root->removed = {{"sim-fault",
+                    "it is a program of the tests: scripts/build release sim-fault && "
+                    "build/release/tests/fault/sim-fault"}};
   return root;
 }
 

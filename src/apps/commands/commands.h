@@ -32,7 +32,6 @@ std::unique_ptr<Command> MakeFleetCommand();
 std::unique_ptr<Command> MakeClusterCommand();  // with its children
 std::unique_ptr<Command> MakeDrainCommand();
 std::unique_ptr<Command> MakeMigrateCommand();
-std::unique_ptr<Command> MakeSimFaultCommand();
 std::unique_ptr<Command> MakeUpCommand();
 std::unique_ptr<Command> MakeDrillCommand();
 std::unique_ptr<Command> MakeWorkerCommand();

@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
-#include "sim/fault/invariants.h"
-#include "sim/fault/network.h"
+#include "tests/fault/invariants.h"
+#include "tests/fault/network.h"
 
 namespace millrace::sim::fault {
 

@@ -3,7 +3,7 @@
 // and the controller is notified.
 #include <utility>
 
-#include "sim/fault/worker.h"
+#include "tests/fault/worker.h"
 
 namespace millrace::sim::fault {
 namespace {

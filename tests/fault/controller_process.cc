@@ -1,4 +1,4 @@
-#include "sim/fault/controller_process.h"
+#include "tests/fault/controller_process.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "sim/fault/invariants.h"
+#include "tests/fault/invariants.h"
 
 namespace millrace::sim::fault {
 

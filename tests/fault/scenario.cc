@@ -1,4 +1,4 @@
-#include "sim/fault/scenario.h"
+#include "tests/fault/scenario.h"
 
 #include <algorithm>
 

@@ -12,14 +12,14 @@
 #include <utility>
 #include <vector>
 
-#include "sim/fault/clients.h"
-#include "sim/fault/controller_process.h"
-#include "sim/fault/invariants.h"
-#include "sim/fault/network.h"
-#include "sim/fault/scenario.h"
-#include "sim/fault/worker.h"
-#include "sim/fault/world.h"
 #include "sim/machines/event_queue.h"
+#include "tests/fault/clients.h"
+#include "tests/fault/controller_process.h"
+#include "tests/fault/invariants.h"
+#include "tests/fault/network.h"
+#include "tests/fault/scenario.h"
+#include "tests/fault/worker.h"
+#include "tests/fault/world.h"
 
 namespace millrace::sim::fault {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "sim/fault/worker.h"
+#include "tests/fault/worker.h"
 
 namespace millrace::sim::fault {
 namespace {

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "cluster/control/controller_core.h"
-#include "sim/fault/clients.h"
-#include "sim/fault/lab_autopilot.h"
-#include "sim/fault/scenario.h"
-#include "sim/fault/world.h"
+#include "tests/fault/clients.h"
+#include "tests/fault/lab_autopilot.h"
+#include "tests/fault/scenario.h"
+#include "tests/fault/world.h"
 
 namespace millrace::sim::fault {
 

@@ -13,7 +13,7 @@
 #include "base/rng.h"
 #include "cluster/control/controller_status.h"
 #include "sim/autopilot/virtual_autopilot.h"
-#include "sim/fault/scenario.h"
+#include "tests/fault/scenario.h"
 
 namespace millrace::sim::fault {
 

@@ -1,4 +1,4 @@
-#include "sim/fault/campaign.h"
+#include "tests/fault/campaign.h"
 
 #include <atomic>
 #include <thread>

@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "sim/fault/lab.h"
+#include "tests/fault/lab.h"
 
 namespace millrace::sim::fault {
 namespace {

@@ -1,4 +1,4 @@
-#include "sim/fault/lab.h"
+#include "tests/fault/lab.h"
 
 #include <fmt/format.h>
 

@@ -7,7 +7,7 @@
 #include <functional>
 #include <optional>
 
-#include "sim/fault/lab.h"
+#include "tests/fault/lab.h"
 
 namespace millrace::sim::fault {
 

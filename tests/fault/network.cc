@@ -1,4 +1,4 @@
-#include "sim/fault/network.h"
+#include "tests/fault/network.h"
 
 #include <algorithm>
 

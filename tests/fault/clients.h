@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "cluster/control/controller_core.h"
-#include "sim/fault/scenario.h"
-#include "sim/fault/world.h"
+#include "tests/fault/scenario.h"
+#include "tests/fault/world.h"
 
 namespace millrace::sim::fault {
 

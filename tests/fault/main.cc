@@ -1,19 +1,22 @@
-// millrace sim-fault: runs the cluster's production state machines under seeded faults and audits
+// sim-fault: runs the cluster's production state machines under seeded faults and audits
 // them after every event. A seed replays its schedule exactly.
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <limits>
 #include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "apps/cli/help.h"
 #include "apps/cli/parse.h"
-#include "apps/commands/commands.h"
 #include "apps/common/progress.h"
 #include "base/log.h"
-#include "sim/fault/campaign.h"
+#include "tests/fault/campaign.h"
 
 namespace millrace::apps {
 namespace {
@@ -38,8 +41,7 @@ void ExplainAbort(int) {
   const auto write_text = [](const char* text, size_t size) {
     (void)!write(STDERR_FILENO, text, size);
   };
-  constexpr std::string_view kBefore =
-      "millrace sim-fault: a check failed in the schedule of seed ";
+  constexpr std::string_view kBefore = "sim-fault: a check failed in the schedule of seed ";
   write_text(kBefore.data(), kBefore.size());
   char digits[24];
   size_t at = sizeof digits;
@@ -143,9 +145,7 @@ Status Run(const SimFaultFlags& flags) {
                   *result.broken_seed, lab::InvariantName(broken.invariant), *result.broken_seed));
 }
 
-}  // namespace
-
-std::unique_ptr<Command> MakeSimFaultCommand() {
+std::unique_ptr<Command> MakeSimFault() {
   auto command = std::make_unique<Command>();
   command->name = "sim-fault";
   command->summary = "Run the cluster under seeded faults and check it after every event";
@@ -155,10 +155,9 @@ std::unique_ptr<Command> MakeSimFaultCommand() {
       "workers, layout, requests and faults; invariants are checked after every event. A broken "
       "one ends the run with exit code 1 and the seed, which replays it exactly.";
   command->log_level = "warning";
-  command->examples = {
-      {"millrace sim-fault --count 10000", "ten thousand schedules on every core"},
-      {"millrace sim-fault --seed 4711 --verbose", "one schedule, printed event by event"},
-      {"millrace sim-fault --count 1000 --only stop --faults 3", "only stopped processes"}};
+  command->examples = {{"sim-fault --count 10000", "ten thousand schedules on every core"},
+                       {"sim-fault --seed 4711 --verbose", "one schedule, printed event by event"},
+                       {"sim-fault --count 1000 --only stop --faults 3", "only stopped processes"}};
   auto flags = std::make_shared<SimFaultFlags>();
   constexpr auto kWhich = "Schedules";
   command->Add(kWhich, IntOption("seed", "N", &flags->seed, 0, std::numeric_limits<int64_t>::max()),
@@ -180,9 +179,38 @@ std::unique_ptr<Command> MakeSimFaultCommand() {
   command->Add(kHow, FlagOption("verbose", &flags->verbose),
                "Print faults, starts and ends, and the processes' log lines");
   command->Add(kHow, FlagOption("no-progress", &flags->no_progress), "No progress line");
+  AddGeneralOptions(*command);
   command->validate = [flags] { return ParseKind(flags->only).status(); };
   command->run = [flags] { return Run(*flags); };
   return command;
 }
 
+std::optional<std::string> GetEnvironment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+int Main(const std::vector<std::string>& args) {
+  const auto command = MakeSimFault();
+  const auto invocation = ParseCommandLine(*command, args, GetEnvironment);
+  if (!invocation.ok()) {
+    fmt::print(stderr, "{}\n", invocation.status().message());
+    return 2;
+  }
+  if (invocation->help) {
+    fmt::print("{}", FormatHelp(*command, invocation->path));
+    return 0;
+  }
+  Status status = InitLog(command->log_level, command->log_format);
+  if (status.ok()) status = command->run();
+  if (status.ok()) return 0;
+  fmt::print(stderr, "{}: {}\n", command->name, status.message());
+  return 1;
+}
+
+}  // namespace
 }  // namespace millrace::apps
+
+int main(int argc, char** argv) {
+  return millrace::apps::Main(std::vector<std::string>(argv + 1, argv + argc));
+}

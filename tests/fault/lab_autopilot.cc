@@ -1,4 +1,4 @@
-#include "sim/fault/lab_autopilot.h"
+#include "tests/fault/lab_autopilot.h"
 
 #include <algorithm>
 #include <utility>

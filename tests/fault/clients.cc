@@ -1,4 +1,4 @@
-#include "sim/fault/clients.h"
+#include "tests/fault/clients.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "sim/fault/worker.h"
+#include "tests/fault/worker.h"
 
 #include <fmt/format.h>
 

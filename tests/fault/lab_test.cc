@@ -1,13 +1,13 @@
 // The lab itself: a seed determines a schedule, the production code keeps every invariant, and each
 // planted defect is detected by its invariant.
-#include "sim/fault/lab.h"
+#include "tests/fault/lab.h"
 
 #include <gtest/gtest.h>
 #include <spdlog/spdlog.h>
 
 #include <set>
 
-#include "sim/fault/campaign.h"
+#include "tests/fault/campaign.h"
 
 namespace millrace::sim::fault {
 namespace {

@@ -13,9 +13,9 @@
 #include "cluster/transfer/kv_exports.h"
 #include "cluster/transfer/kv_pull.h"
 #include "cluster/worker/worker_core.h"
-#include "sim/fault/world.h"
 #include "stage/activation_caching_stage.h"
 #include "stage/testing/hash_stage.h"
+#include "tests/fault/world.h"
 
 namespace millrace::sim::fault {
 
