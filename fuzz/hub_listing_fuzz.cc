@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <string_view>
 
-#include "apps/hub/hub_answer.h"
-#include "apps/hub/listing.h"
 #include "base/check.h"
 #include "model/folder.h"
 #include "model/hub_cache.h"
+#include "ops/hub/hub_answer.h"
+#include "ops/hub/listing.h"
 
 namespace apps = millrace::apps;
 

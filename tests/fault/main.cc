@@ -14,8 +14,8 @@
 
 #include "apps/cli/help.h"
 #include "apps/cli/parse.h"
-#include "apps/common/progress.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "tests/fault/campaign.h"
 
 namespace millrace::apps {

@@ -2,13 +2,13 @@
 
 #include <utility>
 
-#include "apps/autopilot/autopilot_host.h"
-#include "apps/autopilot/autopilot_metrics.h"
 #include "apps/autopilot/decision_json.h"
 #include "apps/autopilot/live_search.h"
 #include "apps/autopilot/plan_search.h"
-#include "apps/cluster/admin_layer.h"
 #include "base/log.h"
+#include "ops/autopilot/autopilot_host.h"
+#include "ops/autopilot/autopilot_metrics.h"
+#include "ops/cluster/admin_layer.h"
 
 namespace millrace::apps {
 namespace {

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "apps/autopilot/autopilot_host.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "cluster/autopilot/decision.h"
+#include "ops/autopilot/autopilot_host.h"
 
 namespace millrace::apps {
 

@@ -7,9 +7,9 @@
 #include <set>
 
 #include "apps/bench/metrics.h"
-#include "apps/bench/statistics.h"
 #include "apps/bench/workload.h"
 #include "base/rng.h"
+#include "base/statistics.h"
 #include "sim/load/arrivals.h"
 #include "sim/load/trace.h"
 

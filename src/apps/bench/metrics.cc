@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "apps/bench/statistics.h"
 #include "apps/cli/option.h"
 #include "base/log.h"
+#include "base/statistics.h"
 #include "base/units.h"
 
 namespace millrace::apps {

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-#include "apps/cluster/leading.h"
 #include "apps/cluster/local_model.h"
 #include "apps/common/engine_flags.h"
 #include "base/clock.h"
@@ -16,6 +15,7 @@
 #include "cluster/journal/journal.h"
 #include "cluster/link/link_security.h"
 #include "cluster/runtime/controller_process.h"
+#include "ops/cluster/leading.h"
 
 namespace millrace::apps {
 

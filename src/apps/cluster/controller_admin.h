@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "apps/cluster/kept_plan.h"
 #include "cluster/runtime/controller_host.h"
+#include "ops/cluster/kept_plan.h"
 #include "serve/observe/cluster_admin.h"
 
 namespace millrace::apps {

@@ -7,8 +7,8 @@
 #include <map>
 #include <vector>
 
-#include "apps/bench/statistics.h"
 #include "apps/cluster/json_fields.h"
+#include "base/statistics.h"
 #include "cluster/control/parts/link_probes.h"
 #include "cost/profile.h"
 #include "plan/io/quantity.h"

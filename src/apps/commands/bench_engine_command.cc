@@ -5,16 +5,16 @@
 #include <array>
 #include <set>
 
-#include "apps/bench/statistics.h"
 #include "apps/cli/parse.h"
 #include "apps/cluster/local_model.h"
 #include "apps/commands/commands.h"
 #include "apps/commands/workload_flags.h"
-#include "apps/common/progress.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/progress.h"
 #include "base/rng.h"
+#include "base/statistics.h"
 #include "base/units.h"
 
 namespace millrace::apps {

@@ -17,9 +17,9 @@
 #include "apps/commands/bench_serve_flags.h"
 #include "apps/commands/bench_serve_options.h"
 #include "apps/commands/commands.h"
-#include "apps/common/progress.h"
 #include "apps/common/signals.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "net/http/http_client.h"
 
 namespace millrace::apps {

@@ -6,7 +6,7 @@
 #include "apps/cli/man.h"
 #include "apps/cli/parse.h"
 #include "apps/common/grammar_trial.h"
-#include "apps/common/version.h"
+#include "base/version.h"
 
 namespace millrace::apps {
 

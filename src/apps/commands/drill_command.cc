@@ -13,7 +13,7 @@
 #include "apps/common/hub_flags.h"
 #include "apps/common/signals.h"
 #include "apps/drill/drill.h"
-#include "apps/hub/fetch_model.h"
+#include "ops/hub/fetch_model.h"
 
 namespace millrace::apps {
 namespace {

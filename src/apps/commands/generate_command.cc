@@ -9,7 +9,6 @@
 #include "apps/cli/parse.h"
 #include "apps/commands/commands.h"
 #include "apps/commands/in_process.h"
-#include "apps/common/progress.h"
 #include "apps/common/prompt_file.h"
 #include "apps/common/results_file.h"
 #include "apps/common/sampling_flags.h"
@@ -17,6 +16,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/progress.h"
 
 namespace millrace::apps {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "apps/cluster/controller_options.h"
 #include "apps/cluster/end_tokens.h"
-#include "apps/common/version.h"
 #include "base/log.h"
+#include "base/version.h"
 #include "text/tool_format.h"
 
 namespace millrace::apps {

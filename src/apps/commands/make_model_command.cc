@@ -4,9 +4,9 @@
 
 #include "apps/cli/parse.h"
 #include "apps/commands/commands.h"
-#include "apps/common/progress.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "model/make_model.h"
 #include "model/shapes.h"
 

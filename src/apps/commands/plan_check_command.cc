@@ -3,7 +3,6 @@
 
 #include "apps/cli/parse.h"
 #include "apps/commands/commands.h"
-#include "apps/common/progress.h"
 #include "apps/common/slo_option.h"
 #include "apps/plan/explain.h"
 #include "apps/plan/explain_roles.h"
@@ -11,6 +10,7 @@
 #include "apps/plan/report.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "plan/flow/check.h"
 #include "plan/flow/trunks.h"
 #include "plan/io/plan_yaml.h"

@@ -7,24 +7,24 @@
 #include <filesystem>
 #include <thread>
 
-#include "apps/bench/statistics.h"
 #include "apps/cli/parse.h"
 #include "apps/commands/commands.h"
 #include "apps/common/engine_flags.h"
 #include "apps/common/hub_flags.h"
-#include "apps/common/progress.h"
-#include "apps/hub/fetch_model.h"
 #include "apps/profile/front_end.h"
-#include "apps/profile/grid.h"
-#include "apps/profile/links.h"
-#include "apps/profile/measure.h"
-#include "apps/profile/repeats.h"
-#include "apps/profile/step_rig.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/progress.h"
+#include "base/statistics.h"
 #include "base/units.h"
 #include "cost/profile.h"
 #include "model/model.h"
+#include "ops/hub/fetch_model.h"
+#include "ops/profile/grid.h"
+#include "ops/profile/links.h"
+#include "ops/profile/measure.h"
+#include "ops/profile/repeats.h"
+#include "ops/profile/step_rig.h"
 #include "tensor/cpu/cpu_device.h"
 
 namespace millrace::apps {

@@ -11,12 +11,12 @@
 #include "apps/autopilot/attach.h"
 #include "apps/cli/parse.h"
 #include "apps/cluster/cluster_flags.h"
-#include "apps/cluster/leading.h"
 #include "apps/cluster/tls_folder.h"
 #include "apps/commands/commands.h"
 #include "apps/commands/serve_run.h"
 #include "apps/fleet/attach.h"
-#include "apps/hub/fetch_model.h"
+#include "ops/cluster/leading.h"
+#include "ops/hub/fetch_model.h"
 
 namespace millrace::apps {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "apps/commands/admin_endpoints.h"
 #include "apps/commands/serve_run.h"
-#include "apps/common/reloader.h"
 #include "apps/common/signals.h"
 #include "net/http/http_server.h"
+#include "ops/process/reloader.h"
 #include "serve/http/auth.h"
 #include "serve/service.h"
 

@@ -11,13 +11,13 @@
 #include "apps/cli/parse.h"
 #include "apps/commands/commands.h"
 #include "apps/common/dispatch_option.h"
-#include "apps/common/progress.h"
 #include "apps/simulate/pictures.h"
 #include "apps/simulate/replay.h"
 #include "apps/simulate/runner.h"
 #include "apps/simulate/workload_args.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/progress.h"
 
 namespace millrace::apps {
 namespace {

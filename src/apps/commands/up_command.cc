@@ -11,9 +11,9 @@
 #include "apps/commands/commands.h"
 #include "apps/commands/serve_run.h"
 #include "apps/common/private_folder.h"
-#include "apps/supervise/supervisor.h"
 #include "base/host_memory.h"
 #include "base/log.h"
+#include "ops/process/supervisor.h"
 
 namespace millrace::apps {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "apps/cli/parse.h"
 #include "apps/commands/commands.h"
-#include "apps/common/progress.h"
 #include "apps/verify/verify.h"
 #include "base/file.h"
+#include "base/progress.h"
 #include "net/http/http_client.h"
 #include "serve/observe/request_log.h"
 

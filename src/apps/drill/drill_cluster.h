@@ -13,12 +13,12 @@
 #include "apps/cluster/admin_client.h"
 #include "apps/common/private_folder.h"
 #include "apps/drill/process_log.h"
-#include "apps/supervise/supervisor.h"
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/status.h"
 #include "net/http/http_client.h"
 #include "net/url.h"
+#include "ops/process/supervisor.h"
 
 namespace millrace::apps {
 

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "apps/cli/parse.h"
-#include "apps/cluster/admin_layer.h"
-#include "apps/fleet/fleet_host.h"
 #include "apps/fleet/fleet_json.h"
 #include "base/file.h"
 #include "base/mutex.h"
+#include "ops/cluster/admin_layer.h"
+#include "ops/fleet/fleet_host.h"
 
 namespace millrace::apps {
 namespace {

@@ -14,8 +14,8 @@
 
 #include "apps/bench/load_client.h"
 #include "apps/cluster/local_model.h"
-#include "apps/common/version.h"
 #include "base/mutex.h"
+#include "base/version.h"
 #include "cluster/runtime/one_worker.h"
 #include "cost/fit.h"
 #include "net/http/http_server.h"

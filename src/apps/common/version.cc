@@ -1,7 +1,0 @@
-#include "apps/common/version.h"
-
-namespace millrace::apps {
-
-const char* Version() { return MILLRACE_VERSION; }
-
-}  // namespace millrace::apps

@@ -1,0 +1,7 @@
+#include "base/version.h"
+
+namespace millrace::apps {
+
+const char* Version() { return MILLRACE_VERSION; }
+
+}  // namespace millrace::apps

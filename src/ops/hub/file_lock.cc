@@ -1,0 +1,61 @@
+#include "ops/hub/file_lock.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "base/log.h"
+
+namespace millrace::apps {
+namespace {
+
+Status CannotLock(const std::string& path) {
+  return FailedPrecondition(
+      fmt::format("cannot lock {}: {}", Printable(path, 1024), std::strerror(errno)));
+}
+
+// Other tools may remove the file when they release it.
+bool StillNamed(int fd, const std::string& path) {
+  struct stat held {
+  }, named{};
+  return ::fstat(fd, &held) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         held.st_dev == named.st_dev && held.st_ino == named.st_ino;
+}
+
+}  // namespace
+
+Result<FileLock> FileLock::Take(const std::string& path, const std::function<Status()>& wait) {
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+  for (;;) {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0) return CannotLock(path);
+    FileLock lock(fd);
+    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) {
+      if (StillNamed(fd, path)) return lock;
+    } else if (errno != EWOULDBLOCK && errno != EINTR) {
+      return CannotLock(path);
+    }
+    MR_RETURN_IF_ERROR(wait());
+  }
+}
+
+FileLock::FileLock(FileLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+FileLock& FileLock::operator=(FileLock&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+FileLock::~FileLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+}  // namespace millrace::apps
