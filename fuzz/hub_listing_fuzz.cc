@@ -14,20 +14,20 @@ namespace apps = millrace::apps;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  apps::HubHead head;
-  apps::TakeHubHeader(text, /*from_hub=*/true, head);
+  ops::HubHead head;
+  ops::TakeHubHeader(text, /*from_hub=*/true, head);
   MR_CHECK(!head.body_bytes || *head.body_bytes >= 0);
-  const auto listing = apps::ParseHubListing(text);
+  const auto listing = ops::ParseHubListing(text);
   if (!listing.ok()) return 0;
   MR_CHECK(millrace::model::IsCommit(listing->commit));
-  for (const apps::HubFile& file : listing->files) {
+  for (const ops::HubFile& file : listing->files) {
     MR_CHECK(millrace::model::IsPlainName(file.name));
     if (!file.blob) continue;
-    MR_CHECK(apps::IsEtag(file.blob->etag) && file.blob->digest != apps::BlobDigest::kNone);
-    MR_CHECK(file.blob->bytes >= 0 && file.blob->bytes <= apps::kHubFileBytesMax);
+    MR_CHECK(ops::IsEtag(file.blob->etag) && file.blob->digest != ops::BlobDigest::kNone);
+    MR_CHECK(file.blob->bytes >= 0 && file.blob->bytes <= ops::kHubFileBytesMax);
   }
-  if (apps::CheckHubListing(*listing, "org/name").ok()) {
-    MR_CHECK(!apps::SmallFilesOf(*listing).empty());
+  if (ops::CheckHubListing(*listing, "org/name").ok()) {
+    MR_CHECK(!ops::SmallFilesOf(*listing).empty());
   }
   return 0;
 }

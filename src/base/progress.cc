@@ -11,7 +11,7 @@
 #include "base/log_format.h"
 #include "base/units.h"
 
-namespace millrace::apps {
+namespace millrace {
 namespace {
 
 constexpr int kBarCells = 24;
@@ -118,4 +118,4 @@ void Progress::Paint(Time now, bool last) {
   std::fflush(out_);
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace

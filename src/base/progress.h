@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 
-namespace millrace::apps {
+namespace millrace {
 
 enum class ProgressUnit { kBytes, kRequests };
 
@@ -57,4 +57,4 @@ class Progress {
   bool finished_ MR_GUARDED_BY(mutex_) = false;
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace

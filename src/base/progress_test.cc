@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-namespace millrace::apps {
+namespace millrace {
 namespace {
 
 TEST(ProgressLine, TellsAmountRateAndTimeLeft) {
@@ -60,4 +60,4 @@ TEST(ProgressStyle, HonoursNoColorAndPipes) {
 }
 
 }  // namespace
-}  // namespace millrace::apps
+}  // namespace millrace

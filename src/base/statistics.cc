@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 
-namespace millrace::apps {
+namespace millrace {
 
 double Mean(const std::vector<double>& sample) {
   if (sample.empty()) return 0;
@@ -35,4 +35,4 @@ double Percentile(std::vector<double> sample, double percent) {
 
 double Median(std::vector<double> sample) { return Percentile(std::move(sample), 50); }
 
-}  // namespace millrace::apps
+}  // namespace millrace

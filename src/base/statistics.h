@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace millrace::apps {
+namespace millrace {
 
 double Mean(const std::vector<double>& sample);
 double StdDev(const std::vector<double>& sample);  // of the population
@@ -12,4 +12,4 @@ double StdDev(const std::vector<double>& sample);  // of the population
 double Percentile(std::vector<double> sample, double percent);
 double Median(std::vector<double> sample);
 
-}  // namespace millrace::apps
+}  // namespace millrace

@@ -1,7 +1,7 @@
 #include "base/version.h"
 
-namespace millrace::apps {
+namespace millrace {
 
 const char* Version() { return MILLRACE_VERSION; }
 
-}  // namespace millrace::apps
+}  // namespace millrace

@@ -1,9 +1,9 @@
 // The version of this program. Any thread.
 #pragma once
 
-namespace millrace::apps {
+namespace millrace {
 
 // "0.2.0".
 const char* Version();
 
-}  // namespace millrace::apps
+}  // namespace millrace

@@ -16,11 +16,11 @@ namespace {
 constexpr char kDecisionsKey[] = "decisions";
 
 // The admin of a controller with an autopilot.
-class AutopilotAdmin : public AdminLayer {
+class AutopilotAdmin : public ops::AdminLayer {
  public:
-  using AdminLayer::AdminLayer;
+  using ops::AdminLayer::AdminLayer;
   // null: from now on there is no autopilot. Waits for the calls that use it.
-  void Use(const AutopilotHost* autopilot) {
+  void Use(const ops::AutopilotHost* autopilot) {
     const MutexLock lock(mutex_);
     autopilot_ = autopilot;
   }
@@ -44,13 +44,13 @@ class AutopilotAdmin : public AdminLayer {
   std::vector<serve::ClusterMetric> Metrics() override {
     std::vector<serve::ClusterMetric> metrics = below().Metrics();
     const MutexLock lock(mutex_);
-    if (autopilot_ != nullptr) AddAutopilotMetrics(autopilot_->Describe(), metrics);
+    if (autopilot_ != nullptr) ops::AddAutopilotMetrics(autopilot_->Describe(), metrics);
     return metrics;
   }
 
  private:
   Mutex mutex_;
-  const AutopilotHost* autopilot_ MR_GUARDED_BY(mutex_) = nullptr;
+  const ops::AutopilotHost* autopilot_ MR_GUARDED_BY(mutex_) = nullptr;
 };
 
 // A controller with its autopilot, which ends before the controller does.
@@ -58,7 +58,7 @@ struct Piloted {
   std::shared_ptr<cluster::Generator> engine;
   AutopilotAdmin* admin;  // outlives the controller
   std::shared_ptr<PlanSearch> search;
-  std::unique_ptr<AutopilotHost> autopilot;
+  std::unique_ptr<ops::AutopilotHost> autopilot;
 
   ~Piloted() {
     admin->Use(nullptr);
@@ -66,7 +66,7 @@ struct Piloted {
   }
 };
 
-std::vector<cluster::Decision> Earlier(Leading* leading) {
+std::vector<cluster::Decision> Earlier(ops::Leading* leading) {
   if (leading == nullptr) return {};
   const auto kept = leading->Kept(kDecisionsKey);
   if (kept.ok() && !kept->has_value()) return {};
@@ -80,9 +80,10 @@ std::vector<cluster::Decision> Earlier(Leading* leading) {
 }  // namespace
 
 Status AttachAutopilot(const AutopilotFlags& flags, const EngineFlags& engine,
-                       std::shared_ptr<Leading> leading, ClusterModel& model, const Clock& clock) {
+                       std::shared_ptr<ops::Leading> leading, ClusterModel& model,
+                       const Clock& clock) {
   if (flags.choice == AutopilotChoice::kOff) return OkStatus();
-  AutopilotHostOptions options;
+  ops::AutopilotHostOptions options;
   options.autopilot = AutopilotOptionsOf(flags, engine.slo);
   options.earlier = Earlier(leading.get());
   if (leading) {
@@ -102,8 +103,8 @@ Status AttachAutopilot(const AutopilotFlags& flags, const EngineFlags& engine,
     });
   };
   auto admin = std::make_unique<AutopilotAdmin>(std::move(model.model->cluster));
-  auto autopilot = std::make_unique<AutopilotHost>(std::move(options), model.server->host(),
-                                                   admin->below(), clock);
+  auto autopilot = std::make_unique<ops::AutopilotHost>(std::move(options), model.server->host(),
+                                                        admin->below(), clock);
   admin->Use(autopilot.get());
   auto& generator = model.model->engine;
   cluster::Generator* inner = generator.get();

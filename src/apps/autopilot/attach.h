@@ -15,6 +15,7 @@ namespace millrace::apps {
 // Does nothing if it is off. `leading`: where decisions are stored; null: nowhere. `model`
 // keeps the autopilot.
 Status AttachAutopilot(const AutopilotFlags& flags, const EngineFlags& engine,
-                       std::shared_ptr<Leading> leading, ClusterModel& model, const Clock& clock);
+                       std::shared_ptr<ops::Leading> leading, ClusterModel& model,
+                       const Clock& clock);
 
 }  // namespace millrace::apps

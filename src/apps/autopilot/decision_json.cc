@@ -186,7 +186,7 @@ Result<std::vector<Decision>> ReadStoredDecisions(const std::string& text) {
   return decisions;
 }
 
-Json AutopilotJson(const AutopilotStatus& status) {
+Json AutopilotJson(const ops::AutopilotStatus& status) {
   const cluster::AutopilotOptions& options = status.options;
   return {{"mode", options.mode == cluster::AutopilotMode::kAct ? "act" : "advise"},
           {"window_s", options.window.seconds()},

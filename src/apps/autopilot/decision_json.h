@@ -22,7 +22,7 @@ std::string StoredDecisions(const std::vector<cluster::Decision>& decisions);
 Result<std::vector<cluster::Decision>> ReadStoredDecisions(const std::string& text);
 
 // "autopilot" of the status: its state, the load, what clients get, and its advice.
-Json AutopilotJson(const AutopilotStatus& status);
+Json AutopilotJson(const ops::AutopilotStatus& status);
 
 // Decisions of a server have the time of day; those of a simulation, that since its start.
 enum class DecisionTimes { kOfDay, kSinceStart };

@@ -25,7 +25,7 @@ constexpr auto kJournalRetry = std::chrono::milliseconds(100);
 // What a running controller needs. Destroyed in reverse: the leadership ends last, after the last
 // messages to workers and the last record of the journal.
 struct ServedController {
-  std::shared_ptr<Leading> leading;
+  std::shared_ptr<ops::Leading> leading;
   std::unique_ptr<cluster::RequestJournal> journal;  // null: none
   std::unique_ptr<cluster::ControllerProcess> server;
 
@@ -116,9 +116,9 @@ Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::stri
   options.controller.scheduler.check_results = std::move(bounds);
   options.controller.identity.model_fingerprint = digests.fingerprint();
   options.controller.identity.kv_layout = cluster::KvLayoutName(model.spec);
-  std::unique_ptr<KeptPlan> kept;
+  std::unique_ptr<ops::KeptPlan> kept;
   if (cluster.leading) {
-    kept = std::make_unique<KeptPlan>(
+    kept = std::make_unique<ops::KeptPlan>(
         cluster.leading, options.controller.identity.model_fingerprint, cluster.layout);
     MR_ASSIGN_OR_RETURN(auto applied, kept->Read());
     if (applied) {

@@ -31,7 +31,7 @@ struct ClusterFlags {
   bool cross_class_replay = false;
   Term term{1};
   std::optional<cluster::JournalOptions> journal;
-  std::shared_ptr<Leading> leading;  // kept as long as the model; null: no other can lead
+  std::shared_ptr<ops::Leading> leading;  // kept as long as the model; null: no other can lead
 };
 
 // A model that a controller serves. Workers join at the port of `server`.

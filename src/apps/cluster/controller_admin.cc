@@ -148,7 +148,8 @@ Json ToJson(const cluster::ControllerCounters& counters) {
 
 class ControllerAdmin : public serve::ClusterAdmin {
  public:
-  ControllerAdmin(cluster::ControllerHost& host, std::string model, std::unique_ptr<KeptPlan> kept)
+  ControllerAdmin(cluster::ControllerHost& host, std::string model,
+                  std::unique_ptr<ops::KeptPlan> kept)
       : host_(host), model_(std::move(model)), kept_(std::move(kept)) {
     if (!kept_) return;
     host_.OnPlanSettled([this](int64_t epoch, bool in_force) {
@@ -236,7 +237,7 @@ class ControllerAdmin : public serve::ClusterAdmin {
 
   cluster::ControllerHost& host_;
   const std::string model_;
-  const std::unique_ptr<KeptPlan> kept_;
+  const std::unique_ptr<ops::KeptPlan> kept_;
   Mutex applying_;
   Mailbox settling_;  // last: its work uses the other members
 };
@@ -245,7 +246,7 @@ class ControllerAdmin : public serve::ClusterAdmin {
 
 std::unique_ptr<serve::ClusterAdmin> NewControllerAdmin(cluster::ControllerHost& host,
                                                         std::string model,
-                                                        std::unique_ptr<KeptPlan> kept) {
+                                                        std::unique_ptr<ops::KeptPlan> kept) {
   return std::make_unique<ControllerAdmin>(host, std::move(model), std::move(kept));
 }
 

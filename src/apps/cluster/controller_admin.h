@@ -15,6 +15,6 @@ namespace millrace::apps {
 // first.
 std::unique_ptr<serve::ClusterAdmin> NewControllerAdmin(cluster::ControllerHost& host,
                                                         std::string model,
-                                                        std::unique_ptr<KeptPlan> kept);
+                                                        std::unique_ptr<ops::KeptPlan> kept);
 
 }  // namespace millrace::apps

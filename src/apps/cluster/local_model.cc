@@ -94,7 +94,7 @@ Status StartController(const EngineFlags& flags, std::unique_ptr<tensor::Device>
 Result<std::unique_ptr<LocalModel>> LoadModelText(const EngineFlags& flags,
                                                   const std::string& chat_template) {
   auto model = std::make_unique<LocalModel>();
-  MR_ASSIGN_OR_RETURN(model->path, FetchModel(flags.model, flags.hub));
+  MR_ASSIGN_OR_RETURN(model->path, ops::FetchModel(flags.model, flags.hub));
   MR_ASSIGN_OR_RETURN(model->tokenizer, text::Tokenizer::Load(model->path.folder));
   MR_ASSIGN_OR_RETURN(model->chat_template,
                       LoadTemplate(*model, chat_template, flags.content_format));

@@ -23,7 +23,7 @@ constexpr char kDemoModel[] = "models/demo";
 
 struct DrillFlags {
   DrillOptions options{.model = kDemoModel};
-  HubFlags hub;
+  ops::HubFlags hub;
   std::optional<int> port;
   std::set<DrillStepKind> only;  // empty: all
   bool json = false;
@@ -57,7 +57,7 @@ Status RunDrillCommand(const DrillFlags& flags) {
         "model: millrace drill FOLDER",
         kDemoModel));
   }
-  MR_ASSIGN_OR_RETURN(const model::ModelPath path, FetchModel(options.model, flags.hub));
+  MR_ASSIGN_OR_RETURN(const model::ModelPath path, ops::FetchModel(options.model, flags.hub));
   options.model = path.folder;
   std::atomic<bool> interrupted = false;
   signals.OnSignal([&interrupted](int) { interrupted = true; });

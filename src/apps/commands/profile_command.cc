@@ -38,8 +38,8 @@ constexpr double kUndisturbedMin = 0.85;
 constexpr double kRestMaxS = 86400;
 struct ProfileFlags {
   std::string model, output = "profile.json";
-  HubFlags hub;
-  ProfileLimits limits;
+  ops::HubFlags hub;
+  ops::ProfileLimits limits;
   std::optional<int> threads;
   int repeats = 9;
   double temperature = 1;
@@ -47,15 +47,15 @@ struct ProfileFlags {
 };
 
 struct Loaded {
-  std::unique_ptr<StepRig> rig;
-  ProfileLimits limits;
+  std::unique_ptr<ops::StepRig> rig;
+  ops::ProfileLimits limits;
   std::string model, folder, device;
   int threads = 0;
 };
 
 Result<Loaded> LoadRig(const ProfileFlags& flags, const Clock& clock) {
   Loaded loaded;
-  MR_ASSIGN_OR_RETURN(const model::ModelPath path, FetchModel(flags.model, flags.hub));
+  MR_ASSIGN_OR_RETURN(const model::ModelPath path, ops::FetchModel(flags.model, flags.hub));
   loaded.model = path.name;
   loaded.folder = path.folder;
   loaded.threads = flags.threads.value_or(DefaultThreads());
@@ -69,15 +69,15 @@ Result<Loaded> LoadRig(const ProfileFlags& flags, const Clock& clock) {
   load.progress = [&progress](int64_t done, int64_t total) { progress.UpdateTotal(done, total); };
   MR_ASSIGN_OR_RETURN(auto weights, model::Model::Load(path.folder, *device, load));
   progress.Finish();
-  MR_ASSIGN_OR_RETURN(loaded.limits,
-                      FitLimits(flags.limits, weights->spec(), device->MemoryAvailable().bytes));
+  MR_ASSIGN_OR_RETURN(loaded.limits, ops::FitLimits(flags.limits, weights->spec(),
+                                                    device->MemoryAvailable().bytes));
   stage::StageRunnerOptions options;
-  options.block_size = kProfileBlockSize;
-  options.num_blocks = StepRig::BlocksFor(loaded.limits, kProfileBlockSize);
+  options.block_size = ops::kProfileBlockSize;
+  options.num_blocks = ops::StepRig::BlocksFor(loaded.limits, ops::kProfileBlockSize);
   MR_ASSIGN_OR_RETURN(auto runner,
                       stage::StageRunner::Create(std::move(device), std::move(weights), options));
-  MR_ASSIGN_OR_RETURN(loaded.rig,
-                      StepRig::Create(std::move(runner), loaded.limits, flags.temperature, clock));
+  MR_ASSIGN_OR_RETURN(
+      loaded.rig, ops::StepRig::Create(std::move(runner), loaded.limits, flags.temperature, clock));
   return loaded;
 }
 
@@ -96,10 +96,10 @@ void Rest(double seconds) {
 
 // Goes round all batches several times, so that a busy moment of the machine is one outlier of many
 // batches instead of all samples of one.
-Result<Measured> MeasureSteps(StepRig& rig, const ProfileLimits& limits, int repeats, double rest_s,
-                              const Clock& clock) {
-  const std::vector<ProfileBatch> grid = ProfileGrid(limits);
-  std::vector<std::vector<StepRig::Timing>> timings(grid.size());
+Result<Measured> MeasureSteps(ops::StepRig& rig, const ops::ProfileLimits& limits, int repeats,
+                              double rest_s, const Clock& clock) {
+  const std::vector<ops::ProfileBatch> grid = ops::ProfileGrid(limits);
+  std::vector<std::vector<ops::StepRig::Timing>> timings(grid.size());
   std::vector<double> spent(grid.size(), 0);
   std::vector<std::pair<size_t, double>> past;  // batch and seconds, in order
   Progress progress("Measuring", ProgressUnit::kRequests,
@@ -111,7 +111,7 @@ Result<Measured> MeasureSteps(StepRig& rig, const ProfileLimits& limits, int rep
     for (size_t i = 0; i < grid.size(); ++i) {
       progress.Update(++done);
       if (round >= kRepeatsMin && spent[i] > kBatchSecondsMax) continue;
-      MR_ASSIGN_OR_RETURN(const StepRig::Timing timing, rig.Run(grid[i]));
+      MR_ASSIGN_OR_RETURN(const ops::StepRig::Timing timing, rig.Run(grid[i]));
       timings[i].push_back(timing);
       spent[i] += timing.step_s;
       past.emplace_back(i, timing.step_s);
@@ -121,7 +121,7 @@ Result<Measured> MeasureSteps(StepRig& rig, const ProfileLimits& limits, int rep
   Measured measured;
   std::vector<double> undisturbed;
   for (size_t i = 0; i < grid.size(); ++i) {
-    const StepRig::Timing timing = Summarise(std::move(timings[i]));
+    const ops::StepRig::Timing timing = ops::Summarise(std::move(timings[i]));
     measured.samples.push_back({grid[i].Shape(), timing.step_s, timing.layers_s});
     undisturbed.push_back(timing.undisturbed);
   }
@@ -149,7 +149,7 @@ std::optional<cost::FrontEnd> FrontEndOf(Loaded& loaded, const Clock& clock) {
 
 // Nothing, and a warning that says why, if there is no loopback or it was too disturbed to fit.
 std::optional<cost::LinkFit> FitOfLoopback(int repeats, const Clock& clock) {
-  const auto samples = MeasureLoopback(std::max(repeats, 9), clock);
+  const auto samples = ops::MeasureLoopback(std::max(repeats, 9), clock);
   if (!samples.ok()) {
     MR_LOG(warn, "{}", samples.status().message());
     return {};
@@ -237,11 +237,11 @@ Status RunProfile(const ProfileFlags& flags) {
                       MeasureSteps(*loaded.rig, loaded.limits, flags.repeats, flags.rest_s, clock));
   measured.samples = std::move(steps.samples);
   measured.pace = std::move(steps.pace);
-  measured.memory_copy_bytes_per_s = MeasureMemoryCopy(flags.repeats, clock);
+  measured.memory_copy_bytes_per_s = ops::MeasureMemoryCopy(flags.repeats, clock);
   measured.loopback = FitOfLoopback(flags.repeats, clock);
   measured.front_end = FrontEndOf(loaded, clock);
   MR_ASSIGN_OR_RETURN(const cost::Profile profile,
-                      cost::FitProfile(std::move(measured), ProfileKnots()));
+                      cost::FitProfile(std::move(measured), ops::ProfileKnots()));
   MR_RETURN_IF_ERROR(WriteFileAtomically(flags.output, cost::FormatProfile(profile)));
   PrintSummary(profile, steps.undisturbed, flags.output);
   return OkStatus();

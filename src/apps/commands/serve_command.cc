@@ -131,9 +131,9 @@ Result<std::unique_ptr<LocalModel>> LeadCluster(const ServeFlags& flags,
     tls = {folder / kTlsAuthorityFile, folder / kTlsCertificateFile, folder / kTlsKeyFile};
   }
   // Before it may lead: a standby has the model when it is needed.
-  MR_RETURN_IF_ERROR(FetchModel(flags.engine.model, flags.engine.hub).status());
+  MR_RETURN_IF_ERROR(ops::FetchModel(flags.engine.model, flags.engine.hub).status());
   MR_ASSIGN_OR_RETURN(settings.leading,
-                      Leading::Wait(cluster.store, cluster.controller.listen, tls, clock));
+                      ops::Leading::Wait(cluster.store, cluster.controller.listen, tls, clock));
   settings.term = settings.leading->term();
   MR_ASSIGN_OR_RETURN(ClusterModel started,
                       StartClusterModel(flags.engine, flags.chat_template, settings, clock));

@@ -28,7 +28,7 @@ ServeReload::ServeReload(const ServeFlags& flags, serve::Service& service, net::
                          AdminEndpoints& admin, StopSignals& signals)
     : signals_(signals) {
   if (!ReloadsFiles(flags)) return;
-  std::vector<ReloadedFiles> files;
+  std::vector<ops::ReloadedFiles> files;
   if (!flags.api_key_file.empty()) {
     files.push_back({"API keys", {flags.api_key_file}, [&flags, &service]() -> Status {
                        MR_ASSIGN_OR_RETURN(serve::ApiKeys keys, ReadApiKeys(flags));
@@ -44,7 +44,7 @@ ServeReload::ServeReload(const ServeFlags& flags, serve::Service& service, net::
            return admin.ReloadTls();
          }});
   }
-  reloader_ = std::make_unique<Reloader>(std::move(files));
+  reloader_ = std::make_unique<ops::Reloader>(std::move(files));
   signals_.OnHangup([reloader = reloader_.get()] { reloader->ReloadNow(); });
 }
 

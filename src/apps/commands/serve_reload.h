@@ -33,7 +33,7 @@ class ServeReload {
 
  private:
   StopSignals& signals_;
-  std::unique_ptr<Reloader> reloader_;  // null: no such files
+  std::unique_ptr<ops::Reloader> reloader_;  // null: no such files
 };
 
 }  // namespace millrace::apps

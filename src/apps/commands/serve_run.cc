@@ -273,7 +273,7 @@ void LeaveReady(serve::Service& service, Duration delay) {
 
 Status ValidateServeFlags(const ServeFlags& flags) {
   if (!flags.otlp_endpoint.empty()) {
-    MR_RETURN_IF_ERROR(TracesUrl(flags.otlp_endpoint).status().WithContext("--otlp-endpoint"));
+    MR_RETURN_IF_ERROR(ops::TracesUrl(flags.otlp_endpoint).status().WithContext("--otlp-endpoint"));
   }
   MR_RETURN_IF_ERROR(ValidateEngineFlags(flags.engine));
   if (flags.ssl_certfile.empty() != flags.ssl_keyfile.empty()) {
@@ -303,7 +303,7 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
     LeaveNow(0);
   });
   RaiseFileLimit();
-  MR_RETURN_IF_ERROR(CheckModel(flags.engine.model, flags.engine.hub));
+  MR_RETURN_IF_ERROR(ops::CheckModel(flags.engine.model, flags.engine.hub));
   for (const auto& [option, path] : {std::pair("--api-key-file", &flags.api_key_file),
                                      std::pair("--ssl-keyfile", &flags.ssl_keyfile)}) {
     if (!path->empty()) WarnIfOthersMayRead(option, *path);
@@ -311,9 +311,9 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
   const SteadyClock clock;
   MR_ASSIGN_OR_RETURN(serve::ServiceOptions service_options, ServiceOptionsFor(flags));
   const std::string name = service_options.served_names.front();
-  std::unique_ptr<OtlpExporter> exporter;  // outlives the service
+  std::unique_ptr<ops::OtlpExporter> exporter;  // outlives the service
   if (!flags.otlp_endpoint.empty()) {
-    MR_ASSIGN_OR_RETURN(exporter, OtlpExporter::Start(flags.otlp_endpoint, Version(), clock));
+    MR_ASSIGN_OR_RETURN(exporter, ops::OtlpExporter::Start(flags.otlp_endpoint, Version(), clock));
     service_options.spans = exporter.get();
   }
   std::unique_ptr<serve::RequestLog> request_log;  // as well
@@ -356,7 +356,7 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
   signals.Wait();
   const Duration delay = Duration::Seconds(flags.drain_delay_s);
   const Duration limit = Duration::Seconds(flags.shutdown_timeout_s);
-  ProcessDeadline deadline(clock, remove_sockets);
+  ops::ProcessDeadline deadline(clock, remove_sockets);
   deadline.EndBy(clock.Now() + delay + limit + kLastBytesLimit + kEndLimit, 1,
                  "threads that stand still");
   if (delay > Duration()) LeaveReady(service, delay);

@@ -63,18 +63,18 @@ int64_t KvBytesOfEach(const UpFlags& flags, int workers, const LocalModel& model
   return std::max<int64_t>(1, engine.kv_bytes.value_or(share) / workers);
 }
 
-std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const Command& up,
-                                   const LocalModel& model, int port,
-                                   const std::string& token_file) {
+std::vector<ops::ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const Command& up,
+                                        const LocalModel& model, int port,
+                                        const std::string& token_file) {
   const EngineFlags& engine = flags.serve.engine;
   // The front end is this process.
   const int threads = engine.threads.value_or(std::max(1, DefaultThreads(true) / workers));
   const std::vector<int> nodes = NumaNodes();
   const int64_t kv_bytes = KvBytesOfEach(flags, workers, model);
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-  std::vector<ChildSpec> specs;
+  std::vector<ops::ChildSpec> specs;
   for (int i = 0; i < workers; ++i) {
-    ChildSpec& spec = specs.emplace_back();
+    ops::ChildSpec& spec = specs.emplace_back();
     spec.name = fmt::format("worker-{}", i);
     spec.argv = {program,
                  "worker",
@@ -123,7 +123,7 @@ std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const Comm
 struct Supervised {
   std::shared_ptr<cluster::Generator> engine;
   std::unique_ptr<PrivateFolder> folder;  // has the token
-  std::unique_ptr<Supervisor> workers;
+  std::unique_ptr<ops::Supervisor> workers;
 
   ~Supervised() {
     workers->Kill();
@@ -151,16 +151,16 @@ Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const Com
   MR_ASSIGN_OR_RETURN(auto folder, PrivateFolder::Make());
   MR_ASSIGN_OR_RETURN(const std::string token,
                       folder->WriteSecret("cluster.token", cluster.security.token));
-  SupervisorOptions options;
+  ops::SupervisorOptions options;
   options.on_line = [json = up.log_format == LogFormat::kJson](std::string_view name,
                                                                std::string_view line) {
     fmt::print(stderr, "{}\n",
                json ? JsonLogLineOf(name, line) : fmt::format("{}: {}", name, line));
   };
-  MR_ASSIGN_OR_RETURN(
-      auto workers,
-      Supervisor::Start(std::move(options), WorkerSpecs(flags, layout.workers, up, *started.model,
-                                                        started.server->port(), token)));
+  MR_ASSIGN_OR_RETURN(auto workers,
+                      ops::Supervisor::Start(std::move(options),
+                                             WorkerSpecs(flags, layout.workers, up, *started.model,
+                                                         started.server->port(), token)));
   auto& engine = started.model->engine;
   std::shared_ptr<Supervised> held(new Supervised{engine, std::move(folder), std::move(workers)});
   engine = {std::move(held), engine.get()};

@@ -10,6 +10,7 @@
 #include "apps/cluster/cluster_flags.h"
 #include "apps/commands/commands.h"
 #include "apps/commands/in_process.h"
+#include "apps/commands/notice_flags.h"
 #include "apps/commands/worker_health.h"
 #include "apps/common/engine_flags.h"
 #include "apps/common/signals.h"
@@ -36,7 +37,7 @@ constexpr size_t kZoneBytesMax = 128;
 
 struct WorkerFlags {
   std::vector<std::string> join;
-  HubFlags hub;
+  ops::HubFlags hub;
   std::string model, name, listen = "127.0.0.1:0", advertise, rdma;
   TrustFlags trust;
   int data_port = 0;
@@ -46,7 +47,7 @@ struct WorkerFlags {
   std::string zone;
   std::optional<double> price_usd_per_hour;
   bool spot = false;
-  std::string profile, profile_cache = DefaultCacheFolder();
+  std::string profile, profile_cache = ops::DefaultCacheFolder();
   bool measure_profile = true;
   NoticeFlags notices;
   HealthFlags health;
@@ -62,8 +63,8 @@ std::string DefaultName() {
 // Where the worker finds its model. A worker that may get its weights from others downloads nothing
 // that it is not told to: with --weights peer, or with --offline.
 Result<std::string> ModelOf(const WorkerFlags& flags) {
-  if (flags.weights != cluster::WeightsFrom::kPeer && MayDownload(flags.model, flags.hub)) {
-    MR_ASSIGN_OR_RETURN(model::ModelPath path, FetchModel(flags.model, flags.hub));
+  if (flags.weights != cluster::WeightsFrom::kPeer && ops::MayDownload(flags.model, flags.hub)) {
+    MR_ASSIGN_OR_RETURN(model::ModelPath path, ops::FetchModel(flags.model, flags.hub));
     return std::move(path.folder);
   }
   auto found = model::FindModel(flags.model, flags.hub.revision);
@@ -83,7 +84,7 @@ Status RunWorker(const WorkerFlags& flags) {
     MR_RETURN_IF_ERROR(CheckKvFits(*flags.kv_bytes, "--kv-cache-memory", ReadMemoryAvailable()));
   }
   const SteadyClock clock;
-  ProcessDeadline deadline(clock);  // outlives what may not end in time
+  ops::ProcessDeadline deadline(clock);  // outlives what may not end in time
   MR_ASSIGN_OR_RETURN(const std::string folder, ModelOf(flags));
   MR_ASSIGN_OR_RETURN(const cluster::WorkerModel model,
                       cluster::OpenWorkerModel(folder, flags.weights, clock));
@@ -115,19 +116,19 @@ Status RunWorker(const WorkerFlags& flags) {
                                              .extra_bytes = flags.extra_bytes,
                                              .max_model_len = flags.max_model_len});
   MR_ASSIGN_OR_RETURN(auto profiler,
-                      WorkerProfiler::Create({.file = flags.profile,
-                                              .cache = flags.profile_cache,
-                                              .measure = flags.measure_profile,
-                                              .model = DefaultServedName(flags.model),
-                                              .folder = model.folder,
-                                              .device = options.join.device,
-                                              .numeric_class = model.identity.numeric_class,
-                                              .threads = threads},
-                                             clock));
+                      ops::WorkerProfiler::Create({.file = flags.profile,
+                                                   .cache = flags.profile_cache,
+                                                   .measure = flags.measure_profile,
+                                                   .model = DefaultServedName(flags.model),
+                                                   .folder = model.folder,
+                                                   .device = options.join.device,
+                                                   .numeric_class = model.identity.numeric_class,
+                                                   .threads = threads},
+                                                  clock));
   MR_ASSIGN_OR_RETURN(const auto worker, cluster::WorkerProcess::Start(std::move(options), clock));
   MR_ASSIGN_OR_RETURN(auto health, WorkerHealth::Start(flags.health, worker->host(), clock));
   MR_ASSIGN_OR_RETURN(const auto notices,
-                      WorkerNotices::Start(std::move(watched), *worker, deadline, clock));
+                      ops::WorkerNotices::Start(std::move(watched), *worker, deadline, clock));
   signals.OnSignal([raw = notices.get()](int count) { raw->OnSignal(count); });
   profiler->Start(worker->host());
   MR_LOG(info, "joining {} as {}", Printable(flags.join.front()),

@@ -20,7 +20,7 @@ namespace millrace::apps {
 
 struct EngineFlags {
   std::string model;
-  HubFlags hub;
+  ops::HubFlags hub;
   std::optional<int> max_model_len;
   int block_size = 16;
   std::optional<int> num_blocks;    // --num-gpu-blocks-override

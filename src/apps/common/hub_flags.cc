@@ -6,7 +6,7 @@
 
 namespace millrace::apps {
 
-void AddHubOptions(Command& command, const char* group, HubFlags* flags) {
+void AddHubOptions(Command& command, const char* group, ops::HubFlags* flags) {
   command.Add(
       group,
       CustomOption("revision", "REVISION", flags->revision,

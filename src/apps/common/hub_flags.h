@@ -1,17 +1,10 @@
 // The options of every command that may get its model from the Hugging Face hub.
 #pragma once
 
-#include <string>
-
 #include "apps/cli/command.h"
-#include "model/hub_cache.h"
+#include "ops/hub/fetch_model.h"
 
 namespace millrace::apps {
-
-struct HubFlags {
-  std::string revision = std::string(model::kMainRevision);
-  bool offline = false;
-};
 
 inline constexpr char kModelHelp[] =
     "A Hugging Face model folder, or ORG/NAME of a model on the Hugging Face hub, of which what "
@@ -19,6 +12,6 @@ inline constexpr char kModelHelp[] =
     "cache lacks is downloaded";
 
 // --revision and --offline. `flags` must outlive the command.
-void AddHubOptions(Command& command, const char* group, HubFlags* flags);
+void AddHubOptions(Command& command, const char* group, ops::HubFlags* flags);
 
 }  // namespace millrace::apps

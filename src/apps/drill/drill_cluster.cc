@@ -28,8 +28,8 @@ Result<uint16_t> FreePort(uint16_t port = 0) {
 
 net::Url UrlOfPort(uint16_t port) { return {.host = kLoopback, .port = port}; }
 
-SupervisorOptions Restarting(ProcessLog& log) {
-  SupervisorOptions options;
+ops::SupervisorOptions Restarting(ProcessLog& log) {
+  ops::SupervisorOptions options;
   options.pause_first = options.pause_most = kReplacementPause;
   options.on_line = [&log](std::string_view name, std::string_view line) { log.Add(name, line); };
   return options;
@@ -38,8 +38,8 @@ SupervisorOptions Restarting(ProcessLog& log) {
 // One that dies whenever it starts will not serve.
 constexpr int kStartsBeforeHopeless = 6;
 
-std::optional<std::string> DeadIn(const Supervisor& supervisor) {
-  for (const ChildStatus& child : supervisor.Describe()) {
+std::optional<std::string> DeadIn(const ops::Supervisor& supervisor) {
+  for (const ops::ChildStatus& child : supervisor.Describe()) {
     if (!child.stays_down && child.starts < kStartsBeforeHopeless) continue;
     return fmt::format("{} exited with {}", child.name, child.last_exit.value_or(0));
   }
@@ -51,13 +51,13 @@ std::vector<std::string> EngineWords(const DrillClusterOptions& options) {
           std::to_string(options.max_num_seqs), "--no-enable-prefix-caching"};
 }
 
-ChildSpec ControllerSpec(const DrillClusterOptions& options, const std::string& name, uint16_t port,
-                         const std::string& joins, const std::string& folder,
-                         const std::string& token) {
+ops::ChildSpec ControllerSpec(const DrillClusterOptions& options, const std::string& name,
+                              uint16_t port, const std::string& joins, const std::string& folder,
+                              const std::string& token) {
   // A worker is spare, so that there is a place for what the others lose.
   const int stages = options.workers > kStagesOfDrill ? kStagesOfDrill : 1;
   const int pipelines = std::max(1, (options.workers - 1) / stages);
-  ChildSpec spec{
+  ops::ChildSpec spec{
       .name = name,
       .argv = {ThisProgram(), "serve", options.model, "--port", std::to_string(port), "--cluster",
                "sqlite:" + folder + "/state", "--listen", joins, "--token", token,
@@ -67,9 +67,9 @@ ChildSpec ControllerSpec(const DrillClusterOptions& options, const std::string& 
   return spec;
 }
 
-ChildSpec WorkerSpec(const DrillClusterOptions& options, const std::string& name,
-                     const std::string& joins, const std::string& token,
-                     const std::string& notice_file) {
+ops::ChildSpec WorkerSpec(const DrillClusterOptions& options, const std::string& name,
+                          const std::string& joins, const std::string& token,
+                          const std::string& notice_file) {
   return {
       .name = name,
       .argv = {ThisProgram(), "worker", options.model, "--join", joins, "--token", token, "--name",
@@ -85,11 +85,12 @@ Result<std::unique_ptr<LoneServer>> LoneServer::Start(const DrillClusterOptions&
   std::unique_ptr<LoneServer> server(new LoneServer());
   MR_ASSIGN_OR_RETURN(const uint16_t port, FreePort());
   server->url_ = UrlOfPort(port);
-  ChildSpec spec{.name = "undisturbed",
-                 .argv = {ThisProgram(), "serve", options.model, "--port", std::to_string(port),
-                          "--kv-cache-memory", std::to_string(options.kv_bytes)}};
+  ops::ChildSpec spec{
+      .name = "undisturbed",
+      .argv = {ThisProgram(), "serve", options.model, "--port", std::to_string(port),
+               "--kv-cache-memory", std::to_string(options.kv_bytes)}};
   for (std::string& word : EngineWords(options)) spec.argv.push_back(std::move(word));
-  MR_ASSIGN_OR_RETURN(server->process_, Supervisor::Start(Restarting(log), {std::move(spec)}));
+  MR_ASSIGN_OR_RETURN(server->process_, ops::Supervisor::Start(Restarting(log), {std::move(spec)}));
   return server;
 }
 
@@ -100,7 +101,7 @@ LoneServer::~LoneServer() {
 }
 
 bool LoneServer::failed() const {
-  const ChildStatus status = process_->Describe().front();
+  const ops::ChildStatus status = process_->Describe().front();
   return status.last_exit.has_value();
 }
 
@@ -122,14 +123,15 @@ Result<std::unique_ptr<DrillCluster>> DrillCluster::Start(const DrillClusterOpti
   const std::string joins = fmt::format("{}:{}", kLoopback, join_port);
   MR_ASSIGN_OR_RETURN(
       cluster->controller_,
-      Supervisor::Start(Restarting(log), {ControllerSpec(options, kControllerName, port, joins,
-                                                         folder.path(), token)}));
-  std::vector<ChildSpec> workers;
+      ops::Supervisor::Start(Restarting(log), {ControllerSpec(options, kControllerName, port, joins,
+                                                              folder.path(), token)}));
+  std::vector<ops::ChildSpec> workers;
   for (int i = 0; i < options.workers; ++i) {
     const std::string name = fmt::format("worker-{}", i);
     workers.push_back(WorkerSpec(options, name, joins, token, cluster->NoticeFile(name)));
   }
-  MR_ASSIGN_OR_RETURN(cluster->workers_, Supervisor::Start(Restarting(log), std::move(workers)));
+  MR_ASSIGN_OR_RETURN(cluster->workers_,
+                      ops::Supervisor::Start(Restarting(log), std::move(workers)));
   return cluster;
 }
 

@@ -44,7 +44,7 @@ class LoneServer {
  private:
   LoneServer() = default;
   net::Url url_;
-  std::unique_ptr<Supervisor> process_;
+  std::unique_ptr<ops::Supervisor> process_;
 };
 
 class DrillCluster {
@@ -79,7 +79,7 @@ class DrillCluster {
   AdminFlags admin_flags_;
   std::unique_ptr<AdminClient> admin_;
   std::unique_ptr<net::HttpClient> http_;
-  std::unique_ptr<Supervisor> controller_, workers_;
+  std::unique_ptr<ops::Supervisor> controller_, workers_;
 };
 
 }  // namespace millrace::apps

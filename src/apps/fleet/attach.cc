@@ -16,11 +16,11 @@ namespace {
 constexpr size_t kFleetFileBytesMax = 1 << 20;
 
 // The admin of a controller with a fleet.
-class FleetAdmin : public AdminLayer {
+class FleetAdmin : public ops::AdminLayer {
  public:
-  using AdminLayer::AdminLayer;
+  using ops::AdminLayer::AdminLayer;
   // null: from now on there is no fleet. Waits for the calls that use it.
-  void Use(const FleetHost* fleet) {
+  void Use(const ops::FleetHost* fleet) {
     const MutexLock lock(mutex_);
     fleet_ = fleet;
   }
@@ -40,14 +40,14 @@ class FleetAdmin : public AdminLayer {
 
  private:
   Mutex mutex_;
-  const FleetHost* fleet_ MR_GUARDED_BY(mutex_) = nullptr;
+  const ops::FleetHost* fleet_ MR_GUARDED_BY(mutex_) = nullptr;
 };
 
 // A controller with its fleet, which ends before the controller does.
 struct Equipped {
   std::shared_ptr<cluster::Generator> engine;
   FleetAdmin* admin;  // outlives the controller
-  std::unique_ptr<FleetHost> fleet;
+  std::unique_ptr<ops::FleetHost> fleet;
 
   ~Equipped() { admin->Use(nullptr); }
 };
@@ -75,8 +75,8 @@ Status AttachFleet(const std::string& file, const EngineFlags& engine, ClusterMo
   MR_ASSIGN_OR_RETURN(auto spec, ReadFleet(file));
   if (!spec) return OkStatus();
   auto admin = std::make_unique<FleetAdmin>(std::move(model.model->cluster));
-  auto fleet =
-      FleetHost::Start(std::move(*spec), engine.slo, model.server->host(), admin->below(), clock);
+  auto fleet = ops::FleetHost::Start(std::move(*spec), engine.slo, model.server->host(),
+                                     admin->below(), clock);
   if (!fleet.ok()) return fleet.status().WithContext(file);
   admin->Use(fleet->get());
   auto& generator = model.model->engine;

@@ -10,7 +10,7 @@
 #include "cluster/autopilot/autopilot_view.h"
 #include "plan/io/plan_yaml.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 using cluster::AutopilotAction;
@@ -138,4 +138,4 @@ void AutopilotHost::Store() {
   options_.store(Describe().decisions);
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

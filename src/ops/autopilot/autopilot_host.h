@@ -20,7 +20,7 @@
 #include "cluster/runtime/controller_host.h"
 #include "serve/observe/cluster_admin.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 struct AutopilotHostOptions {
   cluster::AutopilotOptions autopilot;
@@ -74,4 +74,4 @@ class AutopilotHost {
   Mailbox searches_;  // last: its work uses the other members
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 serve::ClusterMetric Gauge(std::string name, std::string help, double value) {
@@ -40,4 +40,4 @@ void AddAutopilotMetrics(const AutopilotStatus& status,
                           status.service.attainment()));
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

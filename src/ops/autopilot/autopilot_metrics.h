@@ -6,8 +6,8 @@
 #include "ops/autopilot/autopilot_host.h"
 #include "serve/observe/cluster_admin.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 void AddAutopilotMetrics(const AutopilotStatus& status, std::vector<serve::ClusterMetric>& metrics);
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -10,7 +10,7 @@
 
 #include "serve/observe/cluster_admin.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 class AdminLayer : public serve::ClusterAdmin {
  public:
@@ -34,4 +34,4 @@ class AdminLayer : public serve::ClusterAdmin {
   const std::unique_ptr<serve::ClusterAdmin> below_;
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

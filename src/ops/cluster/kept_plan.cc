@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "base/log.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr char kKey[] = "applied-plan";
@@ -62,4 +62,4 @@ Status KeptPlan::Keep(const std::string& text) const {
       kKey, DumpJson({{"model", model_fingerprint_}, {"layout", layout_}, {"plan", text}}));
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -15,7 +15,7 @@
 #include "ops/cluster/leading.h"
 #include "plan/io/plan_yaml.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 class KeptPlan {
  public:
@@ -40,4 +40,4 @@ class KeptPlan {
   std::optional<std::pair<int64_t, std::string>> written_ MR_GUARDED_BY(mutex_);  // not settled yet
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -6,7 +6,7 @@
 
 #include <filesystem>
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr char kPlan[] =
@@ -93,4 +93,4 @@ TEST_F(KeptPlanTest, UnreadablePlansAreIgnored) {
 }
 
 }  // namespace
-}  // namespace millrace::apps
+}  // namespace millrace::ops

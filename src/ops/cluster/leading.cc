@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "cluster/store/open_store.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr char kCluster[] = "millrace";
@@ -151,4 +151,4 @@ Result<std::optional<std::string>> Leading::Kept(const std::string& key) {
   return std::optional<std::string>(std::move(entry->value));
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

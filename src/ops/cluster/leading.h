@@ -15,7 +15,7 @@
 #include "cluster/store/leader_election.h"
 #include "cluster/store/store.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 class Leading {
  public:
@@ -66,4 +66,4 @@ class Leading {
   std::unique_ptr<cluster::LeaderElection> election_;  // resigns before the store is destroyed
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

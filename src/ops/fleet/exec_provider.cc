@@ -10,7 +10,7 @@
 #include "base/child_process.h"
 #include "base/log.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr int kProviderPollMs = 100;
@@ -135,4 +135,4 @@ Result<std::optional<double>> ExecProvider::Price() {
   return price;
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -19,7 +19,7 @@
 #include "base/json.h"
 #include "ops/fleet/machine_provider.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 // kInvalidArgument says what is wrong, and what is expected.
 Result<std::vector<cluster::ListedMachine>> ReadMachineList(const Json& answer);
@@ -47,4 +47,4 @@ class ExecProvider : public MachineProvider {
   const SteadyClock clock_;
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

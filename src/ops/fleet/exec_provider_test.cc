@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/testing/temp_folder.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 class ExecProviderTest : public testing::Test {
@@ -71,4 +71,4 @@ TEST_F(ExecProviderTest, TheEndOfTheControllerEndsACall) {
 }
 
 }  // namespace
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -11,7 +11,7 @@
 #include "ops/fleet/exec_provider.h"
 #include "ops/fleet/kubernetes_provider.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr auto kFleetLookEvery = std::chrono::seconds(1);
@@ -188,4 +188,4 @@ void FleetHost::Do(const cluster::DrainMachine& drain) {
   fleet_.DrainEnded(drain.worker, drained, clock_.Now());
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -20,7 +20,7 @@
 #include "ops/fleet/machine_provider.h"
 #include "serve/observe/cluster_admin.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 class FleetHost {
  public:
@@ -71,4 +71,4 @@ class FleetHost {
   std::thread thread_;
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

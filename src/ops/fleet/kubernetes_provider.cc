@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr char kAccount[] = "/var/run/secrets/kubernetes.io/serviceaccount/";
@@ -198,4 +198,4 @@ Status KubernetesProvider::Release(const std::string& id) {
   });
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -15,7 +15,7 @@
 #include "net/http/http_client.h"
 #include "ops/fleet/machine_provider.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 class KubernetesProvider : public MachineProvider {
  public:
@@ -60,4 +60,4 @@ class KubernetesProvider : public MachineProvider {
   std::unique_ptr<net::HttpClient> http_;
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

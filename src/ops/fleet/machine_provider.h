@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "cluster/fleet/fleet.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 inline constexpr size_t kProviderAnswerBytesMax = 256 << 10;
 inline constexpr size_t kMachineNameBytesMax = 253;  // of an id, or of a worker
@@ -38,4 +38,4 @@ Result<std::unique_ptr<MachineProvider>> MakeProvider(const cluster::FleetKind& 
                                                       const cluster::KubernetesAccess& kubernetes,
                                                       const std::atomic<bool>& stop);
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

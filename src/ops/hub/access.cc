@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/units.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr char kHubUrl[] = "https://huggingface.co";
@@ -105,4 +105,4 @@ Result<HubAccess> ReadHubAccess(const model::Environment& environment) {
   return access;
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -9,7 +9,7 @@
 #include "model/hub_cache.h"
 #include "net/url.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 struct HubAccess {
   net::Url endpoint;                       // $HF_ENDPOINT
@@ -29,4 +29,4 @@ bool IsSafe(const net::Url& url);
 // Whether both are the same scheme, host and port: a token for one may be sent to the other.
 bool SameOrigin(const net::Url& a, const net::Url& b);
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <map>
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -99,4 +99,4 @@ TEST(HubAccess, AnOriginIsSchemeHostAndPort) {
 }
 
 }  // namespace
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -16,7 +16,7 @@
 #include "ops/hub/file_lock.h"
 #include "ops/hub/partial_blob.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 // Nearer to the end of the file than ever before, so that a call counts as none that failed. Bytes
@@ -152,4 +152,4 @@ Status DownloadBlob(HubClient& client, const BlobSource& source, const HubBlob& 
   return partial->Finish(source.what);
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -11,7 +11,7 @@
 #include "ops/hub/listing.h"
 #include "ops/hub/retries.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 struct BlobSource {
   std::string path;  // at the hub: "/org/name/resolve/COMMIT/FILE"
@@ -33,4 +33,4 @@ bool HasBlob(const std::string& file, const HubBlob& blob);
 // How much of a file the cache has.
 int64_t BytesHere(const std::string& file, const HubBlob& blob);
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

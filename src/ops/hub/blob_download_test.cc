@@ -14,7 +14,7 @@
 #include "base/testing/temp_folder.h"
 #include "net/http/http_server.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr size_t kFileBytes = 8u << 20;
@@ -87,4 +87,4 @@ TEST(BlobDownload, EndsWhenItBeginsAnewAgainAndAgain) {
 }
 
 }  // namespace
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -10,7 +10,7 @@
 #include "ops/hub/hub_client.h"
 #include "ops/hub/snapshot.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 // A model without tokenizer can be profiled.
@@ -68,4 +68,4 @@ Result<model::ModelPath> FetchModel(const std::string& model, const HubFlags& fl
   return model::ModelPath{std::move(folder), std::move(name)};
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

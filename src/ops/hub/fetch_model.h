@@ -4,11 +4,17 @@
 
 #include <string>
 
-#include "apps/common/hub_flags.h"
 #include "base/status.h"
+#include "model/hub_cache.h"
 #include "model/model_path.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
+
+// --revision and --offline.
+struct HubFlags {
+  std::string revision = std::string(model::kMainRevision);
+  bool offline = false;
+};
 
 // A folder is taken as it is, and so is a snapshot that the cache has whole: then the hub is not
 // asked. Without a network (--offline, HF_HUB_OFFLINE) kNotFound says what is missing.
@@ -20,4 +26,4 @@ Status CheckModel(const std::string& model, const HubFlags& flags);
 // Whether FetchModel may download.
 bool MayDownload(const std::string& model, const HubFlags& flags);
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -13,7 +13,7 @@
 
 #include "base/log.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 Status CannotLock(const std::string& path) {
@@ -58,4 +58,4 @@ FileLock::~FileLock() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

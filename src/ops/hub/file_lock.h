@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 class FileLock {
  public:
@@ -23,4 +23,4 @@ class FileLock {
   int fd_;
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/units.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr int kBadRequest = 400, kUnauthorized = 401, kForbidden = 403, kNoSuchPage = 404,
@@ -118,4 +118,4 @@ Status RefusalOf(const HubHead& head, const HubCall& call, const HubAccess& acce
                               head.status));
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -6,7 +6,7 @@
 
 #include "ops/hub/hub_client.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 // Takes a line "Name: value". `from_hub`: it is the hub's own answer, not of its storage.
 void TakeHubHeader(std::string_view line, bool from_hub, HubHead& head);
@@ -14,4 +14,4 @@ void TakeHubHeader(std::string_view line, bool from_hub, HubHead& head);
 // The error for an answer that is neither 2xx nor a redirect.
 Status RefusalOf(const HubHead& head, const HubCall& call, const HubAccess& access);
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

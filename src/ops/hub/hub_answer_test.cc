@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 HubHead HeadOf(std::initializer_list<const char*> lines, bool from_hub = true) {
@@ -69,4 +69,4 @@ TEST(HubAnswer, RefusalsSayTheCure) {
 }
 
 }  // namespace
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "ops/hub/hub_answer.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 using CurlLong = long;  // NOLINT(google-runtime-int): libcurl's type
@@ -241,4 +241,4 @@ Result<std::string> HubClient::Hop(const HubCall& call, const net::Url& url, Hub
   return next.ToString();
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

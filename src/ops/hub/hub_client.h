@@ -13,7 +13,7 @@
 #include "base/status.h"
 #include "ops/hub/access.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 // What the last answer of a call says before its body, and what the hub said of the file before it
 // redirected.
@@ -65,4 +65,4 @@ class HubClient {
   const std::unique_ptr<Connection> connection_;
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -13,7 +13,7 @@
 #include "model/hub_cache.h"
 #include "model/weight_files.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr std::string_view kTemplateFolder = "additional_chat_templates/";
@@ -147,4 +147,4 @@ std::vector<std::string> SmallFilesOf(const HubListing& listing) {
   return names;
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

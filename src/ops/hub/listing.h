@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 inline constexpr size_t kListingBytesMax = 16u << 20;
 inline constexpr size_t kListingFilesMax = 20'000;
@@ -51,4 +51,4 @@ Status CheckHubListing(const HubListing& listing, const std::string& repository)
 // The files beside the weights that a model has, in the order of their download.
 std::vector<std::string> SmallFilesOf(const HubListing& listing);
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

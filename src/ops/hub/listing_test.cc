@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 const std::string kCommit(40, 'c');
@@ -103,4 +103,4 @@ TEST(HubListing, NamedChatTemplatesAreSmallFiles) {
 }
 
 }  // namespace
-}  // namespace millrace::apps
+}  // namespace millrace::ops

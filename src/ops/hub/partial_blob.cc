@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "base/sha256.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr size_t kReadBytes = 1u << 20;
@@ -124,4 +124,4 @@ Status PartialBlob::Finish(const std::string& what) {
   return OkStatus();
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -13,7 +13,7 @@
 
 struct evp_md_ctx_st;  // OpenSSL's EVP_MD_CTX
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 class PartialBlob {
  public:
@@ -45,4 +45,4 @@ class PartialBlob {
 // "PATH.incomplete", as the hub's own tools name it.
 std::string PartialPath(const std::string& path);
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

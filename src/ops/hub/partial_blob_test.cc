@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/sha256.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 namespace fs = std::filesystem;
@@ -105,4 +105,4 @@ TEST_F(PartialBlobTest, FollowsNoLink) {
 }
 
 }  // namespace
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/units.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr double kRetryAfterMaxS = 300;  // a server that asks for more is not waited for
@@ -47,4 +47,4 @@ Status Retries::Next(const HubResult& failed, bool progressed) {
   return OkStatus();
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

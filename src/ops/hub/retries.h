@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "ops/hub/hub_client.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 struct RetryPolicy {
   int attempts = 5;  // in a row, without progress
@@ -29,4 +29,4 @@ class Retries {
   int failures_ = 0;
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

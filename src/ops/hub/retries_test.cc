@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 struct Slept {
@@ -52,4 +52,4 @@ TEST(HubRetries, AServerSaysHowLongToWait) {
 }
 
 }  // namespace
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -23,7 +23,7 @@
 #include "ops/hub/blob_download.h"
 #include "ops/hub/listing.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 namespace fs = std::filesystem;
@@ -256,4 +256,4 @@ Result<std::string> DownloadSnapshot(HubClient& client, const model::HubReposito
   return SnapshotDownload(client, repository, options).Run();
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -10,7 +10,7 @@
 #include "ops/hub/hub_client.h"
 #include "ops/hub/retries.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 struct SnapshotOptions {
   std::string revision = std::string(model::kMainRevision);
@@ -24,4 +24,4 @@ struct SnapshotOptions {
 Result<std::string> DownloadSnapshot(HubClient& client, const model::HubRepository& repository,
                                      const SnapshotOptions& options);
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

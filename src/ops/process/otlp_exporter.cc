@@ -9,7 +9,7 @@
 
 #include "base/log.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr std::chrono::milliseconds kGather(500);  // spans that come within it share a batch
@@ -118,4 +118,4 @@ void OtlpExporter::Warn(const std::string& why) {
          url_.ToString(), Printable(why));
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

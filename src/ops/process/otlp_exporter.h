@@ -19,7 +19,7 @@
 #include "net/url.h"
 #include "serve/observe/request_spans.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 inline constexpr size_t kSpansWaitingMax = 8192;
 inline constexpr size_t kSpansPerBatchMax = 512;
@@ -60,4 +60,4 @@ class OtlpExporter : public serve::SpanSink {
   std::thread thread_;
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 ProcessDeadline::ProcessDeadline(const Clock& clock, std::function<void()> before_end)
     : clock_(clock), before_end_(std::move(before_end)), thread_([this] { Watch(); }) {}
@@ -48,4 +48,4 @@ void ProcessDeadline::Watch() {
   std::_Exit(end_->exit_code);
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

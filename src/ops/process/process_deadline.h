@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 class ProcessDeadline {
  public:
@@ -44,4 +44,4 @@ class ProcessDeadline {
   std::thread thread_;
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 TEST(ProcessDeadlineDeathTest, EndsAProcessWhoseThreadsStandStill) {
@@ -32,4 +32,4 @@ TEST(ProcessDeadline, IsTakenBackWhenItIsDestroyed) {
 }
 
 }  // namespace
-}  // namespace millrace::apps
+}  // namespace millrace::ops

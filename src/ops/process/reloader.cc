@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 // "" for a file that is not there.
@@ -80,4 +80,4 @@ void Reloader::Look(bool all) {
   }
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -14,7 +14,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 struct ReloadedFiles {
   std::string what;                // "API keys", for the log
@@ -47,4 +47,4 @@ class Reloader {
   std::thread thread_;
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

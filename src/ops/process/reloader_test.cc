@@ -10,7 +10,7 @@
 #include <memory>
 #include <thread>
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 namespace fs = std::filesystem;
@@ -88,4 +88,4 @@ TEST_F(ReloaderTest, ReadsWhenItIsTold) {
 }
 
 }  // namespace
-}  // namespace millrace::apps
+}  // namespace millrace::ops

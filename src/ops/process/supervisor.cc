@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <utility>
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr int kUsageExit = 2;
@@ -232,4 +232,4 @@ void Supervisor::Poll(Time now) {
   }
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -20,7 +20,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 struct ChildSpec {
   std::string name;                      // precedes its lines
@@ -95,4 +95,4 @@ class Supervisor {
   std::thread thread_;
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <thread>
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(60);
@@ -208,4 +208,4 @@ TEST_F(SupervisorTest, ChildrenDieWithTheProcess) {
 }
 
 }  // namespace
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -3,24 +3,17 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <utility>
 
 #include "base/log.h"
-#include "plan/io/quantity.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr char kUnfinished[] = "what the worker's threads still do";
 constexpr Duration kAloneLimit = Duration::Seconds(1);  // without anything to hand over
 // The deadline of a notice is shortly before the process is killed.
 constexpr Duration kAfterHandOver = Duration::Seconds(0.3);
-
-std::optional<std::string> NoticeEnvironment(const std::string& name) {
-  const char* value = std::getenv(name.c_str());
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
 
 // "aws: terminate, this machine goes away in 119 s"
 std::string NoticeSentence(const MachineNotice& notice, Time now) {
@@ -33,35 +26,6 @@ std::string NoticeSentence(const MachineNotice& notice, Time now) {
 }
 
 }  // namespace
-
-void AddNoticeOptions(Command& command, const char* group, NoticeFlags* flags) {
-  Option source = CustomOption("notice-source", "SOURCE", "auto", [flags](const std::string& text) {
-    MR_ASSIGN_OR_RETURN(flags->source, notice::ParseSourceChoice(text));
-    return OkStatus();
-  });
-  command.Add(group, std::move(source),
-              "Where notices of this machine's end come from: aws, gcp, azure, kubernetes, slurm, "
-              "file:PATH, exec:CMD or none; auto: what the machine looks like");
-  Option endpoint = CustomOption("notice-endpoint", "URL", "", [flags](const std::string& text) {
-    MR_ASSIGN_OR_RETURN(flags->endpoint, notice::ParseEndpoint(text));
-    return OkStatus();
-  });
-  endpoint.default_text = "that of the provider";
-  command.Add(group, std::move(endpoint), "The metadata service of aws, gcp or azure");
-  Option grace = CustomOption("grace", "TIME", "", [flags](const std::string& text) {
-    MR_ASSIGN_OR_RETURN(const double seconds, plan::ParseQuantity(plan::Quantity::kDuration, text));
-    flags->grace = Duration::Seconds(seconds);
-    return OkStatus();
-  });
-  grace.default_text = "30 s in Kubernetes, otherwise not known";
-  command.Add(group, std::move(grace),
-              "How long after SIGTERM this process is killed, such as 30s");
-}
-
-Result<notice::Watched> ChooseNoticeSources(const NoticeFlags& flags) {
-  return notice::ChooseSources(flags.source, flags.grace, flags.endpoint,
-                               {.environment = NoticeEnvironment});
-}
 
 Result<std::unique_ptr<WorkerNotices>> WorkerNotices::Start(notice::Watched watched,
                                                             cluster::WorkerProcess& worker,
@@ -150,4 +114,4 @@ Status WorkerNotices::Run() {
   }
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

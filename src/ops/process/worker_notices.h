@@ -11,7 +11,6 @@
 #include <optional>
 #include <string>
 
-#include "apps/cli/command.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -19,16 +18,7 @@
 #include "notice/watcher.h"
 #include "ops/process/process_deadline.h"
 
-namespace millrace::apps {
-
-struct NoticeFlags {
-  notice::SourceChoice source;
-  std::optional<net::Url> endpoint;
-  std::optional<Duration> grace;
-};
-void AddNoticeOptions(Command& command, const char* group, NoticeFlags* flags);
-// What they and this machine say. kInvalidArgument: they do not fit each other.
-Result<notice::Watched> ChooseNoticeSources(const NoticeFlags& flags);
+namespace millrace::ops {
 
 class WorkerNotices {
  public:
@@ -68,4 +58,4 @@ class WorkerNotices {
   std::unique_ptr<notice::Watcher> watcher_;  // calls OnChange
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr int kGridTokens[] = {1,   2,   4,   8,   16,  32,   48,   64,   96,   128,
@@ -84,4 +84,4 @@ std::vector<ProfileBatch> ProfileGrid(const ProfileLimits& limits) {
   return grid;
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -11,7 +11,7 @@
 
 #include "cost/step_cost.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 struct ProfileLimits {
   int max_tokens = 1024;      // computed in one step
@@ -39,4 +39,4 @@ std::vector<int> SlotTokens(const ProfileLimits& limits);
 // both together. Every chunk is within its slot, every batch within the limits.
 std::vector<ProfileBatch> ProfileGrid(const ProfileLimits& limits);
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -15,7 +15,7 @@
 
 #include "base/statistics.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr double kShortestS = 1e-9;  // of a transfer
@@ -153,4 +153,4 @@ Result<std::vector<cost::TransferSample>> MeasureLoopback(int repeats, const Clo
   return samples;
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "cost/link_model.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 // Bytes copied per second by one thread, the median of `repeats` copies of 32 MiB.
 double MeasureMemoryCopy(int repeats, const Clock& clock);
@@ -18,4 +18,4 @@ double MeasureMemoryCopy(int repeats, const Clock& clock);
 // there is no loopback.
 Result<std::vector<cost::TransferSample>> MeasureLoopback(int repeats, const Clock& clock);
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

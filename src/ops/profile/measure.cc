@@ -7,7 +7,7 @@
 #include "base/units.h"
 #include "ops/profile/step_rig.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 Result<ProfileLimits> FitLimits(ProfileLimits limits, const ModelSpec& spec, int64_t memory) {
   limits.max_context = std::min(limits.max_context, spec.max_position);
@@ -30,4 +30,4 @@ Result<ProfileLimits> FitLimits(ProfileLimits limits, const ModelSpec& spec, int
 
 cost::StepKnots ProfileKnots() { return {.tokens = {0, 4, 8, 12, 16, 64, 256}, .sequences = {0}}; }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -9,7 +9,7 @@
 #include "cost/step_model.h"
 #include "ops/profile/grid.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 inline constexpr int kProfileBlockSize = 16;
 
@@ -20,4 +20,4 @@ Result<ProfileLimits> FitLimits(ProfileLimits limits, const ModelSpec& spec, int
 // weights.
 cost::StepKnots ProfileKnots();
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

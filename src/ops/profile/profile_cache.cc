@@ -10,7 +10,7 @@
 #include "base/sha256.h"
 #include "base/version.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr int kMeasurement = 1;  // grows when the same machine would give other numbers
@@ -66,4 +66,4 @@ Status ProfileCache::Store(const std::string& key, const cost::Profile& profile)
   return WriteFileAtomically(PathOf(key), cost::FormatProfile(profile));
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

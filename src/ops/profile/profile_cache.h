@@ -11,7 +11,7 @@
 #include "core/model_spec.h"
 #include "cost/profile.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 // What a profile depends on. Profiles with equal ones replace each other.
 struct ProfileSubject {
@@ -52,4 +52,4 @@ class ProfileCache {
   const std::string folder_;
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -5,7 +5,7 @@
 
 #include "base/statistics.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 StepRig::Timing Summarise(std::vector<StepRig::Timing> repeats) {
   MR_CHECK(!repeats.empty());
@@ -45,4 +45,4 @@ std::vector<StepRig::Timing> InTheLongRun(
   return out;
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

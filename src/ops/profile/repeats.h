@@ -5,7 +5,7 @@
 
 #include "ops/profile/step_rig.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 // Returns the medians of the less disturbed half, so that repeats during which another program used
 // the processor are ignored. On a quiet machine all repeats are similar and the choice does not
@@ -20,4 +20,4 @@ StepRig::Timing Summarise(std::vector<StepRig::Timing> repeats);
 // REQUIRES: no batch without repeats.
 std::vector<StepRig::Timing> InTheLongRun(const std::vector<std::vector<StepRig::Timing>>& batches);
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

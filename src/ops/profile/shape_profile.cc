@@ -19,7 +19,7 @@
 #include "ops/profile/step_rig.h"
 #include "tensor/cpu/cpu_device.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr ProfileLimits kLimits{
@@ -187,4 +187,4 @@ Result<cost::Profile> MeasureShape(const ShapeProfileOptions& options, const Clo
                   measured, options.limit.seconds()));
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -17,7 +17,7 @@
 #include "core/model_spec.h"
 #include "cost/profile.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 struct ShapeProfileOptions {
   // The measured layers have at least this, as far as the model has.
@@ -40,4 +40,4 @@ struct ShapeProfileOptions {
 // limit.
 Result<cost::Profile> MeasureShape(const ShapeProfileOptions& options, const Clock& clock);
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -13,7 +13,7 @@
 #include "ops/profile/profile_cache.h"
 #include "ops/profile/testing/tiny_config.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 namespace fs = std::filesystem;
@@ -162,4 +162,4 @@ TEST_F(ShapeProfile, AProfileOfAnotherModelDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -6,7 +6,7 @@
 
 #include "base/rng.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 double ThreadCpuSeconds() {
@@ -122,4 +122,4 @@ Result<StepRig::Timing> StepRig::Submit(StepPlan plan) {
   return Timing{seconds, runner_->layers_time().seconds(), cpu_seconds / seconds};
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

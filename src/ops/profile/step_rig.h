@@ -10,7 +10,7 @@
 #include "ops/profile/grid.h"
 #include "stage/stage_runner.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 class StepRig {
  public:
@@ -52,4 +52,4 @@ class StepRig {
   uint64_t steps_ = 0;
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -11,7 +11,7 @@
 #include "model/describe.h"
 #include "ops/profile/shape_profile.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 namespace {
 
 constexpr Duration kIdleLookEvery = Duration::Millis(100);
@@ -133,4 +133,4 @@ void WorkerProfiler::Give(const cost::Profile& profile) {
   host_->SetProfile({cost::FormatProfileLine(profile)});
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -17,7 +17,7 @@
 #include "cluster/worker/worker_host.h"
 #include "ops/profile/profile_cache.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 struct WorkerProfilerOptions {
   std::string file;   // --profile; "": none
@@ -68,4 +68,4 @@ class WorkerProfiler {
   std::thread thread_;
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -4,7 +4,7 @@ namespace millrace::serve {
 namespace {
 
 constexpr char kDocument[] =
-#include "serve/openapi_text.inc"
+#include "serve/http/openapi_text.inc"
     ;
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include "base/json.h"
 #include "model/shapes.h"
 
-namespace millrace::apps {
+namespace millrace::ops {
 
 inline Json TinyConfig(int layers) {
   const model::ShapeNumbers numbers = {.layers = layers,
@@ -18,4 +18,4 @@ inline Json TinyConfig(int layers) {
   return model::ShapeConfig("llama-160m", numbers).value();
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::ops

@@ -18,18 +18,18 @@
 namespace millrace::apps {
 namespace {
 
-class GridTest : public testing::TestWithParam<ProfileLimits> {};
+class GridTest : public testing::TestWithParam<ops::ProfileLimits> {};
 
 TEST_P(GridTest, EveryBatchIsWithinSlotsAndLimits) {
-  const ProfileLimits limits = GetParam();
-  const std::vector<int> slots = SlotTokens(limits);
-  ASSERT_EQ(slots.size(), static_cast<size_t>(limits.max_sequences + kPromptSlots));
-  const auto grid = ProfileGrid(limits);
+  const ops::ProfileLimits limits = GetParam();
+  const std::vector<int> slots = ops::SlotTokens(limits);
+  ASSERT_EQ(slots.size(), static_cast<size_t>(limits.max_sequences + ops::kPromptSlots));
+  const auto grid = ops::ProfileGrid(limits);
   EXPECT_GE(grid.size(), 18u);  // twice the terms of the fit
-  for (const ProfileBatch& batch : grid) {
+  for (const ops::ProfileBatch& batch : grid) {
     std::set<int> used;
     int tokens = 0;
-    for (const ProfileChunk& chunk : batch.chunks) {
+    for (const ops::ProfileChunk& chunk : batch.chunks) {
       EXPECT_TRUE(used.insert(chunk.slot).second);
       EXPECT_GE(chunk.count, 1);
       EXPECT_GE(chunk.start, 0);
@@ -44,13 +44,13 @@ TEST_P(GridTest, EveryBatchIsWithinSlotsAndLimits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Limits, GridTest,
-                         testing::Values(ProfileLimits{}, ProfileLimits{64, 8, 128, 256},
-                                         ProfileLimits{4096, 256, 8192, 16384},
-                                         ProfileLimits{64, 4, 128, 128},
-                                         ProfileLimits{2048, 64, 512, 1024}));
+                         testing::Values(ops::ProfileLimits{}, ops::ProfileLimits{64, 8, 128, 256},
+                                         ops::ProfileLimits{4096, 256, 8192, 16384},
+                                         ops::ProfileLimits{64, 4, 128, 128},
+                                         ops::ProfileLimits{2048, 64, 512, 1024}));
 
 TEST(GridTest, ShapesDescribeTheChunks) {
-  const ProfileBatch batch{{{0, 99, 1}, {1, 49, 1}, {8, 0, 20}, {9, 30, 10}}};
+  const ops::ProfileBatch batch{{{0, 99, 1}, {1, 49, 1}, {8, 0, 20}, {9, 30, 10}}};
   const cost::BatchShape shape = batch.Shape();
   EXPECT_EQ(shape.decode_sequences, 2);
   EXPECT_EQ(shape.decode_context, 150);
@@ -61,8 +61,8 @@ TEST(GridTest, ShapesDescribeTheChunks) {
 
 TEST(LinksTest, MemoryAndLoopbackAreMeasured) {
   const SteadyClock clock;
-  EXPECT_GT(MeasureMemoryCopy(3, clock), 1e6);
-  const auto samples = MeasureLoopback(5, clock);
+  EXPECT_GT(ops::MeasureMemoryCopy(3, clock), 1e6);
+  const auto samples = ops::MeasureLoopback(5, clock);
   ASSERT_TRUE(samples.ok()) << samples.status().ToString();
   ASSERT_EQ(samples->size(), 5u);
   EXPECT_GT(samples->back().bytes, 100 * samples->front().bytes);
@@ -70,18 +70,19 @@ TEST(LinksTest, MemoryAndLoopbackAreMeasured) {
 }
 
 TEST(RepeatsTest, TheMoreDisturbedHalfIsIgnored) {
-  const StepRig::Timing quiet{1.0, 0.8, 0.99}, similar{1.1, 0.9, 0.98}, busy{5, 4, 0.3};
-  const StepRig::Timing timing = Summarise({busy, quiet, busy, similar});
+  const ops::StepRig::Timing quiet{1.0, 0.8, 0.99}, similar{1.1, 0.9, 0.98}, busy{5, 4, 0.3};
+  const ops::StepRig::Timing timing = ops::Summarise({busy, quiet, busy, similar});
   EXPECT_NEAR(timing.step_s, 1.05, 1e-12);
   EXPECT_NEAR(timing.layers_s, 0.85, 1e-12);
-  EXPECT_EQ(Summarise({busy}).step_s, 5);
+  EXPECT_EQ(ops::Summarise({busy}).step_s, 5);
 }
 
 TEST(Profile, AShortStepIsNoFasterInTheLongRunThanTheProcessorItHas) {
   // A third of a processor: every long step is interrupted, and one of four short ones.
-  const StepRig::Timing through{1e-3, 0.5e-3, 1}, held{9e-3, 8.5e-3, 1.0 / 9};
-  const StepRig::Timing slow{34e-3, 17e-3, 10.0 / 34};
-  const auto steps = InTheLongRun({{through, held, through, through}, {slow, slow, slow, slow}});
+  const ops::StepRig::Timing through{1e-3, 0.5e-3, 1}, held{9e-3, 8.5e-3, 1.0 / 9};
+  const ops::StepRig::Timing slow{34e-3, 17e-3, 10.0 / 34};
+  const auto steps =
+      ops::InTheLongRun({{through, held, through, through}, {slow, slow, slow, slow}});
   const double stretch = (12e-3 + 4 * 34e-3) / (4e-3 + 4 * 10e-3);
   ASSERT_EQ(steps.size(), 2u);
   EXPECT_NEAR(steps[0].step_s, stretch * 1e-3, 1e-12);
@@ -89,7 +90,7 @@ TEST(Profile, AShortStepIsNoFasterInTheLongRunThanTheProcessorItHas) {
   EXPECT_NEAR(steps[1].step_s, stretch * 10e-3, 1e-12);
   EXPECT_NEAR(steps[1].layers_s, stretch * 5e-3, 1e-12);
   // A quiet machine: what was measured.
-  EXPECT_NEAR(InTheLongRun({{through, through}})[0].step_s, 1e-3, 1e-12);
+  EXPECT_NEAR(ops::InTheLongRun({{through, through}})[0].step_s, 1e-3, 1e-12);
 }
 
 // Every batch of the grid runs repeatedly on a tiny model, and the measurements give a profile that
@@ -97,26 +98,26 @@ TEST(Profile, AShortStepIsNoFasterInTheLongRunThanTheProcessorItHas) {
 TEST(StepRigTest, RunsTheWholeGridOnARealModel) {
   const std::string folder = testing::TempDir() + "/step_rig_model";
   std::filesystem::remove_all(folder);
-  ASSERT_TRUE(model::MakeModel(TinyConfig(2), folder, {}).ok());
+  ASSERT_TRUE(model::MakeModel(ops::TinyConfig(2), folder, {}).ok());
   auto device = tensor::NewCpuDevice({.threads = 1});
   ASSERT_TRUE(device.ok());
-  const ProfileLimits limits{
+  const ops::ProfileLimits limits{
       .max_tokens = 64, .max_sequences = 8, .max_context = 128, .context_tokens = 256};
   model::LoadOptions load;
   load.max_batched_tokens = limits.max_tokens;
   auto weights = model::Model::Load(folder, **device, load);
   ASSERT_TRUE(weights.ok()) << weights.status().ToString();
   stage::StageRunnerOptions options;
-  options.num_blocks = StepRig::BlocksFor(limits, options.block_size);
+  options.num_blocks = ops::StepRig::BlocksFor(limits, options.block_size);
   auto runner = stage::StageRunner::Create(std::move(*device), std::move(*weights), options);
   ASSERT_TRUE(runner.ok()) << runner.status().ToString();
   const SteadyClock clock;
-  auto rig = StepRig::Create(std::move(*runner), limits, /*temperature=*/1, clock);
+  auto rig = ops::StepRig::Create(std::move(*runner), limits, /*temperature=*/1, clock);
   ASSERT_TRUE(rig.ok()) << rig.status().ToString();
   cost::Profile measured{.num_layers = 2, .threads = 1};
   for (int round = 0; round < 2; ++round) {
     measured.samples.clear();
-    for (const ProfileBatch& batch : ProfileGrid(limits)) {
+    for (const ops::ProfileBatch& batch : ops::ProfileGrid(limits)) {
       const auto timing = (*rig)->Run(batch);
       ASSERT_TRUE(timing.ok()) << timing.status().ToString();
       EXPECT_GT(timing->layers_s, 0);
