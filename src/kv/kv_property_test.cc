@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/rng.h"
-#include "base/test_scale.h"
+#include "base/testing/test_scale.h"
 #include "kv/kv_cache.h"
 
 namespace millrace::kv {

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "base/rng.h"
-#include "base/test_scale.h"
+#include "base/testing/test_scale.h"
 #include "sched/testing/harness.h"
 #include "sched/testing/small.h"
 

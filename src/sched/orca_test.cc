@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/rng.h"
-#include "base/test_scale.h"
+#include "base/testing/test_scale.h"
 #include "sched/scheduler.h"
 
 namespace millrace::sched {

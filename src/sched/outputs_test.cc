@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/rng.h"
-#include "base/test_scale.h"
+#include "base/testing/test_scale.h"
 #include "sched/testing/harness.h"
 #include "sched/testing/test_requests.h"
 

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "base/rng.h"
-#include "base/test_scale.h"
+#include "base/testing/test_scale.h"
 #include "net/http/sse.h"
 #include "serve/answer/stream_keeper.h"
 #include "serve/testing/fixtures.h"

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "base/test_scale.h"
 #include "base/testing/source_path.h"
+#include "base/testing/test_scale.h"
 #include "experiments/lib/helix/helix_cluster.h"
 #include "experiments/lib/helix/helix_model.h"
 #include "experiments/lib/helix/helix_workload.h"

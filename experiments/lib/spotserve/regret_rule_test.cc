@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/test_time.h"
+#include "base/testing/test_time.h"
 #include "plan/spot/testing.h"
 
 namespace millrace::experiments::spotserve {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "base/test_scale.h"
+#include "base/testing/test_scale.h"
 #include "experiments/lib/spotserve/arrivals.h"
 #include "plan/spot/testing.h"
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/test_time.h"
+#include "base/testing/test_time.h"
 #include "cluster/control/controller_core.h"
 
 namespace millrace::cluster {

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "base/test_time.h"
+#include "base/testing/test_time.h"
 #include "cluster/control/controller_core.h"
 #include "cluster/control/testing/sent.h"
 

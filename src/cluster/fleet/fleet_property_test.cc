@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "base/test_scale.h"
+#include "base/testing/test_scale.h"
 #include "cluster/fleet/fleet_testing.h"
 
 namespace millrace::cluster {

@@ -1,7 +1,7 @@
 // What machines do, and what they cost.
 #include <gtest/gtest.h>
 
-#include "base/test_time.h"
+#include "base/testing/test_time.h"
 #include "cluster/fleet/capacity_meter.h"
 #include "cluster/fleet/cost_meter.h"
 

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "base/rng.h"
-#include "base/test_scale.h"
 #include "base/testing/temp_folder.h"
+#include "base/testing/test_scale.h"
 #include "cluster/journal/journal.h"
 #include "cluster/journal/journal_folder.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/crc32c.h"
 #include "base/rng.h"
-#include "base/test_scale.h"
+#include "base/testing/test_scale.h"
 #include "cluster/journal/journal_segment.h"
 #include "cluster/journal/testing/journal_workload.h"
 

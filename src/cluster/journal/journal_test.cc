@@ -14,8 +14,8 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
-#include "base/test_scale.h"
 #include "base/testing/temp_folder.h"
+#include "base/testing/test_scale.h"
 #include "cluster/journal/journal_folder.h"
 #include "cluster/journal/journal_segment.h"
 #include "cluster/journal/testing/journal_workload.h"

@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "base/rng.h"
-#include "base/test_scale.h"
 #include "base/testing/temp_folder.h"
+#include "base/testing/test_scale.h"
 #include "cluster/runtime/local_cluster.h"
 #include "stage/testing/hash_stage.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "base/test_scale.h"
-#include "base/test_time.h"
+#include "base/testing/test_scale.h"
+#include "base/testing/test_time.h"
 #include "stage/testing/hash_stage.h"
 
 namespace millrace::cluster {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "base/test_scale.h"
+#include "base/testing/test_scale.h"
 
 namespace millrace::cluster {
 namespace {

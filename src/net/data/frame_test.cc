@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "base/test_scale.h"
+#include "base/testing/test_scale.h"
 #include "net/data/crc32c.h"
 #include "net/data/hello.h"
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/test_scale.h"
+#include "base/testing/test_scale.h"
 #include "plan/flow/check.h"
 #include "plan/flow/planner.h"
 #include "plan/flow/testing_problems.h"

@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "base/test_scale.h"
+#include "base/testing/test_scale.h"
 #include "plan/flow/placement_flow.h"
 #include "plan/flow/planner.h"
 #include "plan/flow/testing_problems.h"

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/test_scale.h"
+#include "base/testing/test_scale.h"
 #include "plan/flow/placement_flow.h"
 #include "plan/flow/testing_problems.h"
 

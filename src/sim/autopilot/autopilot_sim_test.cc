@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "base/test_time.h"
+#include "base/testing/test_time.h"
 #include "cluster/autopilot/plan_shape.h"
 #include "plan/io/plan_yaml.h"
 #include "sim/cluster/testing_plans.h"

@@ -2,7 +2,7 @@
 // memory or machines that come and go.
 #include <gtest/gtest.h>
 
-#include "base/test_time.h"
+#include "base/testing/test_time.h"
 #include "sim/cluster/instances.h"
 #include "sim/testing_costs.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "base/test_time.h"
+#include "base/testing/test_time.h"
 #include "sim/cluster/instances.h"
 #include "sim/testing_costs.h"
 

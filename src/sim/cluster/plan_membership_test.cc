@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/rng.h"
-#include "base/test_time.h"
+#include "base/testing/test_time.h"
 #include "sim/cluster/cluster_sim.h"
 #include "sim/cluster/testing_plans.h"
 #include "sim/testing_costs.h"

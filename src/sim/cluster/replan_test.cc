@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
-#include "base/test_time.h"
+#include "base/testing/test_time.h"
 #include "sim/cluster/cluster_sim.h"
 #include "sim/cluster/testing_plans.h"
 

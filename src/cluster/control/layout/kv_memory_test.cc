@@ -8,7 +8,7 @@
 #include <deque>
 
 #include "base/rng.h"
-#include "base/test_scale.h"
+#include "base/testing/test_scale.h"
 #include "sched/testing/harness.h"
 #include "sched/testing/test_requests.h"
 

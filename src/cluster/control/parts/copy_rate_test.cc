@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/test_time.h"
+#include "base/testing/test_time.h"
 
 namespace millrace::cluster {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/test_time.h"
+#include "base/testing/test_time.h"
 #include "cluster/control/testing/sent.h"
 
 namespace millrace::cluster {

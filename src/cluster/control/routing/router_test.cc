@@ -7,7 +7,7 @@
 #include <map>
 
 #include "base/rng.h"
-#include "base/test_scale.h"
+#include "base/testing/test_scale.h"
 
 namespace millrace::cluster {
 namespace {

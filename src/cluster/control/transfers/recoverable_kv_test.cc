@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "base/test_time.h"
+#include "base/testing/test_time.h"
 
 namespace millrace::cluster {
 namespace {
