@@ -1,5 +1,5 @@
 # The commands of docs/; each works on a fresh Debian 12 and on a developer's machine alike.
-.PHONY: serve test test-fast test-clients bench bench-peers format lint setup clean
+.PHONY: serve test test-all test-fast test-clients bench bench-peers format lint setup clean
 
 MODEL ?= models/demo
 PORT ?= 8000
@@ -14,8 +14,12 @@ serve: $(BINARY)
 $(BINARY): $(SETUP) FORCE
 	@scripts/build release millrace
 
-# What CI runs: lint of what changed, both suites, the sanitizers, the fuzz targets.
+# The release build and both of its suites.
 test: $(TEST_SETUP)
+	@scripts/test release
+
+# Everything: also lint of the whole tree, the sanitizers, the fuzz targets. Takes hours without a compiler cache.
+test-all: $(TEST_SETUP)
 	@scripts/test all
 
 # The suite to run after every change: under a minute, no model, no network.
