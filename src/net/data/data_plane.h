@@ -2,8 +2,7 @@
 //
 // It has two mechanisms: messages that one side sends (activations), and pulls, where the side that
 // needs bytes requests them and the owner serves them (KV, weights). It handles spans of bytes and
-// does not know their meaning. StartTcpDataPlane (below) crosses processes and machines;
-// in_process_data_plane.h stays within a process.
+// does not know their meaning. StartTcpDataPlane (below) makes one.
 //
 // Peers are identified by PeerAddress. Connections are made when first needed and bound to the
 // peer's incarnation: bytes for one incarnation never reach another. When a connection breaks,

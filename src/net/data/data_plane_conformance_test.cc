@@ -1,4 +1,4 @@
-// Tests the guarantees of every data plane on all implementations.
+// Tests the guarantees of a data plane, with direct reading and over the socket alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,7 +6,6 @@
 #include <future>
 #include <thread>
 
-#include "net/data/in_process_data_plane.h"
 #include "net/data/message_queue.h"
 #include "net/data/plane_testing.h"
 
@@ -15,10 +14,10 @@ namespace {
 
 using enum MessageClass;
 
-enum class Kind { kSocket, kSocketOnly, kInProcess, kRdma };
+enum class Kind { kSocket, kSocketOnly, kRdma };
 
 std::string NameOf(Kind kind) {
-  constexpr const char* kNames[] = {"Socket", "SocketOnly", "InProcess", "Rdma"};
+  constexpr const char* kNames[] = {"Socket", "SocketOnly", "Rdma"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -34,13 +33,6 @@ class DataPlaneConformance : public testing::TestWithParam<Kind> {
   Node Start(PullHandler on_pull = nullptr, DataPlaneLimits limits = {}) {
     Node node;
     DataPlaneEvents events = node.diary->Events(std::move(on_pull));
-    if (GetParam() == Kind::kInProcess) {
-      InProcessDataPlaneOptions options;
-      options.endpoint = "plane " + std::to_string(++started_);
-      options.limits = limits;
-      node.plane = StartInProcessDataPlane(network_, options, std::move(events));
-      return node;
-    }
     TcpDataPlaneOptions options = GetParam() == Kind::kRdma ? RdmaTestOptions() : TestOptions();
     options.limits = limits;
     options.direct_reads = GetParam() == Kind::kSocket;
@@ -49,9 +41,6 @@ class DataPlaneConformance : public testing::TestWithParam<Kind> {
     node.plane = std::move(*plane);
     return node;
   }
-
-  const std::shared_ptr<InProcessNetwork> network_ = MakeInProcessNetwork();
-  int started_ = 0;
 };
 
 TEST_P(DataPlaneConformance, KeepsOrderWithinAClassAndContent) {
@@ -305,7 +294,7 @@ TEST_P(DataPlaneConformance, PayloadsOutliveThePlane) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DataPlaneConformance,
-                         testing::Values(Kind::kSocket, Kind::kSocketOnly, Kind::kInProcess),
+                         testing::Values(Kind::kSocket, Kind::kSocketOnly),
                          [](const auto& info) { return NameOf(info.param); });
 #ifdef MILLRACE_UCX
 INSTANTIATE_TEST_SUITE_P(Ucx, DataPlaneConformance, testing::Values(Kind::kRdma),
