@@ -13,10 +13,6 @@
 #include "net/collective/pairwise_sum.h"
 #include "net/collective/same_host_collective.h"
 #include "net/collective/testing_meeting.h"
-#ifdef MILLRACE_NCCL
-#include "net/collective/nccl_collective.h"
-#include "net/collective/nccl_imitation.h"
-#endif
 
 namespace millrace::net {
 namespace {
@@ -57,22 +53,6 @@ Group SameHost(int size, Duration deadline, size_t slot_floats) {
     return joined.ok() ? std::move(*joined) : nullptr;
   });
 }
-
-#ifdef MILLRACE_NCCL
-Group Nccl(int size, Duration deadline, size_t slot_floats) {
-  const std::string meeting = NewMeeting();
-  return OnEveryRank(size, [&](int rank) -> std::unique_ptr<Collective> {
-    auto joined = JoinNccl({.group = {.rank = rank,
-                                      .size = size,
-                                      .meeting = meeting,
-                                      .deadline = deadline,
-                                      .slot_floats = slot_floats},
-                            .stream = NewImitatedStream()});
-    EXPECT_TRUE(joined.ok()) << joined.status().ToString();
-    return joined.ok() ? std::move(*joined) : nullptr;
-  });
-}
-#endif
 
 // Values whose sums have different bits in different orders.
 std::vector<std::vector<float>> RandomParts(int size, size_t count, uint32_t seed) {
@@ -250,10 +230,6 @@ INSTANTIATE_TEST_SUITE_P(All, Collectives,
                          testing::Values(Kind{"InProcess", &InProcess},
                                          Kind{"SameHost", &SameHost}),
                          [](const auto& test) { return test.param.name; });
-#ifdef MILLRACE_NCCL
-INSTANTIATE_TEST_SUITE_P(Imitated, Collectives, testing::Values(Kind{"Nccl", &Nccl}),
-                         [](const auto& test) { return test.param.name; });
-#endif
 
 TEST(Collective, SizesThatAreNotSupportedAreNamed) {
   for (int size : {0, 3, 6, 16}) EXPECT_FALSE(NewInProcessCollectives(size).ok()) << size;

@@ -97,29 +97,29 @@ SlotCollective::Options SlotOptions(const SameHostOptions& options) {
   return {options.rank, options.size, options.slot_floats, options.deadline};
 }
 
-Result<std::unique_ptr<SlotCollective>> CreateGroup(const SameHostOptions& options, size_t bytes) {
+Result<std::unique_ptr<Collective>> CreateGroup(const SameHostOptions& options, size_t bytes) {
   MR_ASSIGN_OR_RETURN(Fd fd, MakeMemory(bytes));
   MR_ASSIGN_OR_RETURN(std::shared_ptr<void> memory, Map(fd.get(), bytes));
   WriteHeader(options, *static_cast<SlotHeader*>(memory.get()));
   MR_ASSIGN_OR_RETURN(std::vector<Peer> peers, GatherRanks(options, fd.get()));
-  return std::unique_ptr<SlotCollective>(std::make_unique<SameHostCollective>(
+  return std::unique_ptr<Collective>(std::make_unique<SameHostCollective>(
       SlotOptions(options), std::move(memory), std::move(peers)));
 }
 
-Result<std::unique_ptr<SlotCollective>> JoinGroup(const SameHostOptions& options, size_t bytes) {
+Result<std::unique_ptr<Collective>> JoinGroup(const SameHostOptions& options, size_t bytes) {
   MR_ASSIGN_OR_RETURN(Invitation invitation, MeetRankZero(options));
   MR_RETURN_IF_ERROR(CheckMemory(options, invitation.memory.get(), bytes));
   MR_ASSIGN_OR_RETURN(std::shared_ptr<void> memory, Map(invitation.memory.get(), bytes));
   MR_RETURN_IF_ERROR(CheckHeader(options, *static_cast<SlotHeader*>(memory.get())));
   std::vector<Peer> peers;
   peers.push_back(std::move(invitation.rank_zero));
-  return std::unique_ptr<SlotCollective>(std::make_unique<SameHostCollective>(
+  return std::unique_ptr<Collective>(std::make_unique<SameHostCollective>(
       SlotOptions(options), std::move(memory), std::move(peers)));
 }
 
 }  // namespace
 
-Result<std::unique_ptr<SlotCollective>> JoinSameHost(const SameHostOptions& options) {
+Result<std::unique_ptr<Collective>> JoinSameHost(const SameHostOptions& options) {
   MR_RETURN_IF_ERROR(CheckRank(options.rank, options.size));
   MR_CHECK(options.slot_floats > 0);
   if (options.size > 1 && options.meeting.empty()) {

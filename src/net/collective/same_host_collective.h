@@ -30,6 +30,6 @@ struct SameHostOptions {
 // Returns when all ranks have joined. kUnavailable: some ranks did not join within `join_within`;
 // the message names them. kFailedPrecondition: the group refused this rank (stale, duplicate,
 // another size). kResourceExhausted: out of memory.
-Result<std::unique_ptr<SlotCollective>> JoinSameHost(const SameHostOptions& options);
+Result<std::unique_ptr<Collective>> JoinSameHost(const SameHostOptions& options);
 
 }  // namespace millrace::net

@@ -166,8 +166,7 @@ TEST(SameHost, AStoppedProcessIsAnErrorAtTheDeadline) {
 
 TEST(SameHost, RanksOfOtherGroupsAreRefused) {
   SameHostOptions options{.size = 2, .meeting = NewMeeting(), .incarnation = 9};
-  Result<std::unique_ptr<SlotCollective>> zero = Unavailable("not yet"),
-                                          one = Unavailable("not yet");
+  Result<std::unique_ptr<Collective>> zero = Unavailable("not yet"), one = Unavailable("not yet");
   std::thread host([&] { zero = JoinSameHost(options); });
   const auto expect_refused = [&](SameHostOptions other, const char* why) {
     auto joined = JoinSameHost(other);

@@ -217,11 +217,6 @@ Status SlotCollective::FailedElsewhere() const {
                                  options_.size));
 }
 
-Status SlotCollective::Check() {
-  if (header_.failed.load(std::memory_order_acquire) != 0) return FailedElsewhere();
-  return CheckPeers();
-}
-
 Status SlotCollective::Fail(Status why) {
   status_ = why;
   GiveUp();

@@ -62,8 +62,6 @@ class SlotCollective : public Collective {
   Status AllReduceSum(std::span<float> values) override;
   bool Waits() const override { return waits_.load(std::memory_order_relaxed); }
   void Abort(std::string_view why) override;
-  // Ok while the group has not failed. Does not wait; any thread.
-  Status Check();
 
  protected:
   // Called while this rank waits: checks whether a peer is known to be gone.
