@@ -27,12 +27,6 @@ endif()
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(NUMA REQUIRED IMPORTED_TARGET numa>=2.0)  # which CPUs and memory are near
 pkg_check_modules(CBC REQUIRED IMPORTED_TARGET cbc>=2.10)  # mixed-integer programs of the planner
-if(MILLRACE_UCX)
-  pkg_check_modules(UCX IMPORTED_TARGET ucx>=1.13)
-  if(NOT UCX_FOUND)
-    message(FATAL_ERROR "MILLRACE_UCX needs UCX 1.13 or later: apt-get install libucx-dev")
-  endif()
-endif()
 if(MILLRACE_TESTS)
   find_package(GTest 1.12 QUIET)
   find_package(rapidcheck QUIET)

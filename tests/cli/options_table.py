@@ -297,7 +297,7 @@ def workers(at):
 
 
 # Options of `worker` with a test of their own, below, and what it gives them.
-WORKER_ALONE = {"--max-model-len": ("100",), "--rdma": ("rc",), "--insecure": ("true",),
+WORKER_ALONE = {"--max-model-len": ("100",), "--insecure": ("true",),
                 "--profile-cache": ("cache",), "--no-measure-profile": (),
                 "--notice-source": ("aws",), "--notice-endpoint": ("http://127.0.0.1:9",),
                 "--grace": ("20s",), "--weights-extra": ("1000",),

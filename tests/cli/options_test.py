@@ -345,13 +345,6 @@ class Worker(unittest.TestCase):
         self.assertEqual(shared, alone())
         self.assertEqual(shared, alone("--cpu-features", "avx2"))
 
-    def test_rdma_never_goes_with_certificates(self):
-        """--rdma, also in a build without it."""
-        status, text = run(PROGRAM, "worker", MODEL, "--join", self.at.joins, "--token",
-                           self.at.token, "--tls-dir", self.at.tls / "worker", "--rdma", "rc")
-        self.assertEqual(status, 1)
-        self.assertRegex(text, "(?i)rdma|ucx")
-
     def test_plain_text_wants_a_permission(self):
         """--insecure; the address is this machine's, written so that nothing can tell."""
         self.controller()

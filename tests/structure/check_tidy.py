@@ -20,10 +20,8 @@ README_LINES_MAX = 40
 LEFT_OPEN = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b")
 DISABLED = re.compile(r"GTEST_" r"SKIP|DISA" r"BLED_|\.skip\(|#\[ig" r"nore")
 MACHINE_PATH = re.compile(r"(^|[^A-Za-z0-9_.$])/(work|root|home)/[A-Za-z]")
-# Sources of an option that is off by default (MILLRACE_UCX), and of a test whose data lies beside
-# the checkout where there is any.
-ON_REQUEST = re.compile(r"src/net/data/(ucx_remote_memory|data_plane_rdma_test)\.cc|"
-                        r"src/text/vectors_full_test\.cc")
+# The source of a test whose data lies beside the checkout where there is any.
+ON_REQUEST = re.compile(r"src/text/vectors_full_test\.cc")
 LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)")  # to a file of the tree
 BATCH = re.compile(r"_batch\d+\.cc$")  # a generated file that includes several sources
 CODE = (".cc", ".h", ".rs", ".py", ".mjs")

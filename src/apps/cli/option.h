@@ -78,7 +78,8 @@ template <typename E, typename Target>
 Option ChoiceOption(std::string name, Target* target,
                     std::vector<std::pair<std::string, E>> choices);
 
-// An option of other servers that this one does not support. `reason` is the error text.
+// An option of other servers, or of an earlier version, that this one does not support. `reason` is
+// the error text.
 Option RefusedOption(std::string name, std::string reason);
 
 // --- implementation of the template ---

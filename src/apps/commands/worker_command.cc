@@ -38,7 +38,7 @@ constexpr size_t kZoneBytesMax = 128;
 struct WorkerFlags {
   std::vector<std::string> join;
   ops::HubFlags hub;
-  std::string model, name, listen = "127.0.0.1:0", advertise, rdma;
+  std::string model, name, listen = "127.0.0.1:0", advertise;
   TrustFlags trust;
   int data_port = 0;
   std::optional<int> threads, max_model_len;
@@ -95,7 +95,6 @@ Status RunWorker(const WorkerFlags& flags) {
   options.data_host = listen.host;
   options.data_port = static_cast<uint16_t>(flags.data_port);
   options.advertised_host = flags.advertise;
-  options.rdma_transports = flags.rdma;
   options.security = security;
   options.join.name = flags.name.empty() ? DefaultName() : flags.name;
   options.join.identity = model.identity;
@@ -230,10 +229,11 @@ std::unique_ptr<Command> MakeWorkerCommand() {
                "TCP port for activations and KV; 0: any free one");
   command->Add("Cluster", HostOption("advertise", "HOST", &flags->advertise),
                "The host name that other workers use, if it differs from --listen");
-  command->Add(
-      "Cluster", TextOption("rdma", "NAMES", &flags->rdma),
-      "Pull KV over RDMA with these transports of UCX, for example rc,dc; needs a build with "
-      "UCX, and excludes --tls-dir, because the card encrypts nothing");
+  command->Add("Cluster",
+               RefusedOption("rdma",
+                             "it was removed; KV is pulled over TCP, or through shared "
+                             "memory on one host"),
+               "");
   AddHealthOptions(*command, "Cluster", &flags->health);
   AddTrustOptions(*command, &flags->trust);
   AddMachineOptions(*command, flags.get());

@@ -87,7 +87,6 @@ Status WorkerProcess::Open() {
   data.advertised_host = options_.advertised_host;
   data.token = options_.security.token;
   data.incarnation = incarnation_.value();
-  data.rdma_transports = options_.rdma_transports;
   if (options_.security.tls()) {
     data.tls = net::DataPlaneTls{options_.security.certificate_path, options_.security.key_path,
                                  options_.security.authority_path};

@@ -35,7 +35,6 @@ struct WorkerProcessOptions {
   std::string data_host = "127.0.0.1";          // serves activations, KV and weights
   uint16_t data_port = 0;
   std::string advertised_host;  // the host that peers connect to; empty: the hosts above
-  std::string rdma_transports;  // of the data plane; empty: no RDMA
   LinkSecurity security;
   Join join;  // name, identity, device, memory; the address is filled in
   ShardLoader loader;

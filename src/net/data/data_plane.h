@@ -71,9 +71,8 @@ using PullHandler =
 using PullId = StrongId<struct PullIdTag>;
 using RegionId = StrongId<struct RegionIdTag>;
 
-// Called exactly once per pull. The destination is not touched afterwards; over RDMA the call
-// therefore waits until the card has stopped writing. `bytes` is how much was written; fewer than
-// the destination holds is not an error.
+// Called exactly once per pull. The destination is not touched afterwards. `bytes` is how much was
+// written; fewer than the destination holds is not an error.
 using PullCallback = std::function<void(Status, uint64_t bytes)>;
 
 // ---- the plane
@@ -104,7 +103,6 @@ struct DataPlaneStats {
   uint64_t pulls_served = 0, pull_bytes_served = 0;                  // as the owner
   uint64_t pulls_direct = 0, direct_bytes = 0;  // of pulls_ok: read from the owner's memory
   uint64_t pulls_mapped = 0;  // of pulls_direct: from memory that the owner shares
-  uint64_t pulls_remote = 0;  // of pulls_direct: with the network card
   uint64_t queue_full = 0;    // messages refused
   uint64_t stalls = 0;        // a message had to wait for the receiver's credit
   uint64_t checksum_errors = 0;
@@ -186,13 +184,6 @@ struct TcpDataPlaneOptions {
   // Reads memory of processes on this host directly, where permitted: mapped if it is shared, else
   // with process_vm_readv.
   bool direct_reads = true;
-  // Serves pulls of 32 KiB or more from shared or registered memory by RDMA, if both sides set
-  // this: UCX's names of transports, for example "rc,dc". Empty: off. Needs a build with UCX. Such
-  // memory is then locked in physical memory as a whole. Not together with `tls`: the card does not
-  // encrypt.
-  std::string rdma_transports;
-  // For tests: also allows transports on which UCX imitates the reads with the owner's processor.
-  bool rdma_imitated = false;
   DataPlaneLimits limits;
 };
 

@@ -14,12 +14,9 @@ namespace {
 
 using enum MessageClass;
 
-enum class Kind { kSocket, kSocketOnly, kRdma };
+enum class Kind { kSocket, kSocketOnly };
 
-std::string NameOf(Kind kind) {
-  constexpr const char* kNames[] = {"Socket", "SocketOnly", "Rdma"};
-  return kNames[static_cast<int>(kind)];
-}
+std::string NameOf(Kind kind) { return kind == Kind::kSocket ? "Socket" : "SocketOnly"; }
 
 class DataPlaneConformance : public testing::TestWithParam<Kind> {
  protected:
@@ -33,7 +30,7 @@ class DataPlaneConformance : public testing::TestWithParam<Kind> {
   Node Start(PullHandler on_pull = nullptr, DataPlaneLimits limits = {}) {
     Node node;
     DataPlaneEvents events = node.diary->Events(std::move(on_pull));
-    TcpDataPlaneOptions options = GetParam() == Kind::kRdma ? RdmaTestOptions() : TestOptions();
+    TcpDataPlaneOptions options = TestOptions();
     options.limits = limits;
     options.direct_reads = GetParam() == Kind::kSocket;
     auto plane = StartTcpDataPlane(options, std::move(events));
@@ -189,7 +186,6 @@ TEST_P(DataPlaneConformance, PullsFromSharedMemory) {
                            got[i].begin()));
   }
   EXPECT_EQ(reader->stats().pulls_mapped, GetParam() == Kind::kSocket ? got.size() - 1 : 0);
-  EXPECT_EQ(reader->stats().pulls_remote, GetParam() == Kind::kRdma ? got.size() - 1 : 0);
   EXPECT_TRUE(Eventually([&] { return memory.use_count() == 1; })) << "a pin was not dropped";
 }
 
@@ -296,10 +292,6 @@ TEST_P(DataPlaneConformance, PayloadsOutliveThePlane) {
 INSTANTIATE_TEST_SUITE_P(Kinds, DataPlaneConformance,
                          testing::Values(Kind::kSocket, Kind::kSocketOnly),
                          [](const auto& info) { return NameOf(info.param); });
-#ifdef MILLRACE_UCX
-INSTANTIATE_TEST_SUITE_P(Ucx, DataPlaneConformance, testing::Values(Kind::kRdma),
-                         [](const auto& info) { return NameOf(info.param); });
-#endif
 
 }  // namespace
 }  // namespace millrace::net

@@ -16,7 +16,6 @@
 #include "net/data/frame.h"
 #include "net/data/hello.h"
 #include "net/data/plane_testing.h"
-#include "net/data/remote_memory.h"
 #include "net/data/same_host.h"
 #include "net/listener.h"
 
@@ -108,7 +107,7 @@ TEST(DataPlaneShared, TheLeastRecentlyUsedMappingIsReplaced) {
 }
 
 TEST(DataPlaneShared, SegmentsOfSeveralMemoriesAndOthersBetween) {
-  PiecesOwner owner(TestOptions(), 50'000);
+  PiecesOwner owner(50'000);
   TestPlane reader;
   for (const bool mixed : {false, true}) {
     EXPECT_EQ(owner.PulledBy(reader, mixed), owner.Expected(mixed)) << mixed;
@@ -370,11 +369,9 @@ TEST(DataPlaneShared, AnOwnerThatViolatesTheProtocolIsCutOff) {
          o.SendFrame({.type = FrameType::kPullDirect, .id = pull.id, .value = kSize},
                      EncodeSegments(std::span(&s, 1)));
        }},
-      {"an offer of memory that was not asked for",
+      {"the frame that was RDMA's",
        [](RogueOwner& o, const FrameHeader& pull) {
-         const RemoteOffer offer{PatternBytes(50, 1), {PatternBytes(9, 2)}, {{0, 4096, kSize}}};
-         o.SendFrame({.type = FrameType::kPullRemote, .id = pull.id, .value = kSize},
-                     EncodeOffer(offer));
+         o.SendFrame({.type = FrameType{13}, .id = pull.id, .value = kSize}, PatternBytes(50, 1));
        }},
       {"a region that goes with a payload",
        [&](RogueOwner& o, const FrameHeader&) {

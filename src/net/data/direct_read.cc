@@ -68,8 +68,8 @@ class SharedRead final : public DirectRead {
   size_t next_ = 0;
 };
 
-}  // namespace
-
+// An error unless the segments name `bytes` in total. Each has `size` bytes on the wire; the last
+// eight give the number of bytes that it names.
 Status CheckSegments(std::span<const std::byte> raw, size_t size, uint64_t bytes) {
   if (raw.size() % size != 0) return InvalidArgument("the list of segments is truncated");
   for (size_t at = 0; at < raw.size(); at += size) {
@@ -79,6 +79,8 @@ Status CheckSegments(std::span<const std::byte> raw, size_t size, uint64_t bytes
   }
   return bytes == 0 ? OkStatus() : InvalidArgument("the segments have fewer bytes than announced");
 }
+
+}  // namespace
 
 std::vector<std::byte> EncodeSegments(std::span<const MemorySegment> segments) {
   std::vector<std::byte> raw(segments.size() * kMemorySegmentBytes);
@@ -126,7 +128,7 @@ Result<std::vector<SharedSegment>> DecodeSharedSegments(std::span<const std::byt
 }
 
 Result<size_t> DirectRead::Read(std::span<std::byte> rest) {
-  MR_CHECK(rest.size() >= left() && !waiting());
+  MR_CHECK(rest.size() >= left());
   MR_ASSIGN_OR_RETURN(const size_t bytes, Copy(rest.first(left()), sum_));
   done_ += bytes;
   return bytes;

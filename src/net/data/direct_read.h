@@ -1,6 +1,6 @@
-// The reader's side of a pull whose bytes it fetches itself from the owner's memory. On the same
-// host: from memory that the owner shares and the reader maps, or with process_vm_readv. On another
-// host: with the network card (remote_read.h). Owned by a link. One thread.
+// The reader's side of a pull whose bytes it fetches itself from the owner's memory on this host:
+// from memory that the owner shares and the reader maps, or with process_vm_readv. Owned by a link.
+// One thread.
 #pragma once
 
 #include <cstddef>
@@ -37,21 +37,14 @@ Result<std::vector<MemorySegment>> DecodeMemorySegments(std::span<const std::byt
 Result<std::vector<SharedSegment>> DecodeSharedSegments(std::span<const std::byte> raw,
                                                         uint64_t bytes);
 
-// An error unless the segments name `bytes` in total. Each has `size` bytes on the wire; the last
-// eight give the number of bytes that it names.
-Status CheckSegments(std::span<const std::byte> raw, size_t size, uint64_t bytes);
-
 class DirectRead {
  public:
   explicit DirectRead(uint64_t total) : total_(total) {}
   virtual ~DirectRead() = default;
 
-  // Reads some more bytes to the front of `rest` and adds them to the sum; returns how many. May be
-  // none while it is waiting. Not to be called after an error. REQUIRES: `rest` has room for the
-  // remaining bytes and does not move between calls; not waiting.
+  // Reads some more bytes to the front of `rest` and adds them to the sum; returns how many. Not to
+  // be called after an error. REQUIRES: `rest` has room for the remaining bytes.
   Result<size_t> Read(std::span<std::byte> rest);
-  // A read is in progress and still writes to the buffer of Read.
-  virtual bool waiting() const { return false; }
   uint64_t left() const { return total_ - done_; }
   uint32_t sum() const { return sum_; }
 

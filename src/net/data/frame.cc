@@ -16,7 +16,10 @@ constexpr size_t kTypeAt = 0, kClassAt = 1, kSmallAt = 2, kBytesAt = 4, kIdAt = 
                  kPayloadSumAt = 24, kHeaderSumAt = 28;
 
 // Flags of a pull.
-constexpr uint32_t kDirectMemory = 1, kDirectShared = 2, kDirectRemote = 4;
+constexpr uint32_t kDirectMemory = 1, kDirectShared = 2;
+// Readers of earlier releases set this flag where they have an RDMA card. It is ignored, because
+// these readers also accept bytes that are sent. This release never sets it.
+constexpr uint32_t kReservedForRdma = 4;
 
 uint32_t HeaderSum(const HeaderBytes& raw, uint32_t number) {
   return Crc32c(std::span(raw).first(kHeaderSumAt), number);
@@ -30,8 +33,7 @@ bool HasPayload(FrameType type) {
     case FrameType::kPullData:
     case FrameType::kPullEnd:
     case FrameType::kPullDirect:
-    case FrameType::kPullShared:
-    case FrameType::kPullRemote: return true;
+    case FrameType::kPullShared: return true;
     case FrameType::kCredit:
     case FrameType::kPullCancel:
     case FrameType::kPullSum:
@@ -44,7 +46,7 @@ bool HasPayload(FrameType type) {
 // The checks of a header that need no earlier frame.
 Status CheckHeader(uint8_t type, uint8_t message_class, const FrameHeader& h) {
   if (type < static_cast<uint8_t>(FrameType::kMessage) ||
-      type > static_cast<uint8_t>(FrameType::kPullRemote)) {
+      type > static_cast<uint8_t>(FrameType::kSharedGone)) {
     return InvalidArgument(fmt::format("a frame of unknown type {}", type));
   }
   if (message_class >= kMessageClasses) {
@@ -142,21 +144,19 @@ Status FrameDecoder::FrameComplete() {
 
 void EncodePullHead(const PullHead& head, std::span<std::byte, kPullHeadBytes> out) {
   StoreLe(&out[0], head.limit_ms);
-  StoreLe(&out[4], (head.direct.memory ? kDirectMemory : 0) |
-                       (head.direct.shared ? kDirectShared : 0) |
-                       (head.direct.remote ? kDirectRemote : 0));
+  StoreLe(&out[4],
+          (head.direct.memory ? kDirectMemory : 0) | (head.direct.shared ? kDirectShared : 0));
 }
 
 Result<PullHead> DecodePullHead(std::span<const std::byte> payload) {
   if (payload.size() < kPullHeadBytes) return InvalidArgument("a truncated pull");
   const auto flags = LoadLe<uint32_t>(&payload[4]);
-  if ((flags & ~(kDirectMemory | kDirectShared | kDirectRemote)) != 0) {
+  if ((flags & ~(kDirectMemory | kDirectShared | kReservedForRdma)) != 0) {
     return InvalidArgument(fmt::format("a pull with unknown flags {:#x}", flags));
   }
-  return PullHead{.limit_ms = LoadLe<uint32_t>(&payload[0]),
-                  .direct = {.memory = (flags & kDirectMemory) != 0,
-                             .shared = (flags & kDirectShared) != 0,
-                             .remote = (flags & kDirectRemote) != 0}};
+  return PullHead{
+      .limit_ms = LoadLe<uint32_t>(&payload[0]),
+      .direct = {.memory = (flags & kDirectMemory) != 0, .shared = (flags & kDirectShared) != 0}};
 }
 
 }  // namespace millrace::net

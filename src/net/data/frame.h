@@ -28,8 +28,8 @@ enum class FrameType : uint8_t {
   kPullSum = 9,       // `id`, `value` = checksum of a direct pull's bytes
   kPullRelease = 10,  // `id`: the reader no longer uses the segments
   kPullShared = 11,   // as kPullDirect; payload: segments of shared memory
-  kSharedGone = 12,   // `id`: number of shared memory that the owner has released
-  kPullRemote = 13    // as kPullDirect; payload: an offer of memory to read over the network
+  kSharedGone = 12    // `id`: number of shared memory that the owner has released
+  // 13 belonged to RDMA. It stays reserved, and is refused like any unknown type.
 };
 
 struct FrameHeader {
@@ -99,9 +99,7 @@ class FrameDecoder {
 struct DirectWays {
   bool memory = false;  // by address, with process_vm_readv
   bool shared = false;  // by mapping memory that the owner shares
-  bool remote = false;  // with the network card
-  bool on_this_host() const { return memory || shared; }
-  bool any() const { return on_this_host() || remote; }
+  bool any() const { return memory || shared; }
 };
 
 // At the start of a kPull frame's payload.

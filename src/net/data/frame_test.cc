@@ -153,9 +153,24 @@ TEST(Frame, RefusesIntactHeadersWithInvalidFields) {
   EXPECT_FALSE(feed({.type = FrameType::kPullData, .payload_bytes = kFrameBytesMax + 1}).ok());
   EXPECT_FALSE(feed({.type = FrameType::kPullData, .payload_bytes = UINT32_MAX}).ok());
   EXPECT_FALSE(feed({.type = static_cast<FrameType>(0)}).ok());
-  EXPECT_FALSE(feed({.type = static_cast<FrameType>(14)}).ok());
+  EXPECT_FALSE(feed({.type = static_cast<FrameType>(13)}).ok());
   EXPECT_FALSE(feed({.message_class = static_cast<MessageClass>(3)}).ok());
   EXPECT_FALSE(feed({.type = FrameType::kCredit, .payload_bytes = 1}).ok());
+}
+
+TEST(PullHead, RoundTripsAndIgnoresTheFlagThatWasRdmas) {
+  std::array<std::byte, kPullHeadBytes> raw;
+  EncodePullHead({.limit_ms = 5, .direct = {.memory = true, .shared = true}}, raw);
+  EXPECT_EQ(raw[4], std::byte{3});
+  raw[4] = std::byte{6};  // shared, and RDMA's
+  const auto head = DecodePullHead(raw);
+  ASSERT_TRUE(head.ok()) << head.status().ToString();
+  EXPECT_EQ(head->limit_ms, 5u);
+  EXPECT_FALSE(head->direct.memory);
+  EXPECT_TRUE(head->direct.shared);
+  raw[4] = std::byte{8};
+  EXPECT_FALSE(DecodePullHead(raw).ok());
+  EXPECT_FALSE(DecodePullHead(std::span(raw).first(kPullHeadBytes - 1)).ok());
 }
 
 // ---- hello

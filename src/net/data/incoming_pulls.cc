@@ -44,7 +44,7 @@ bool IncomingLink::NextOfPulls(OutFrame& out) {
 
 Status IncomingLink::StartPull(const FrameHeader& h) {
   MR_ASSIGN_OR_RETURN(const PullHead head, DecodePullHead(request_));
-  if (head.direct.on_this_host() && !direct_) {
+  if (head.direct.any() && !direct_) {
     return InvalidArgument("the sender sent a request to read memory that it cannot read");
   }
   const auto pull = std::make_shared<ServedPull>(h.id, h.value, head.direct);
@@ -85,7 +85,7 @@ void IncomingLink::OnSource(uint64_t id, Result<PullSource> source) {
   }
   if (!source.ok()) return EndPull(id, source.status());
   std::shared_ptr<const void> pin;
-  ServedPull::Places places;
+  std::optional<SharedPlaces> shared;
   if (const auto* segments = std::get_if<PullSegments>(&*source)) {
     auto pinned = host_.regions.PinFor(*segments);
     if (!pinned.ok()) {
@@ -93,8 +93,7 @@ void IncomingLink::OnSource(uint64_t id, Result<PullSource> source) {
       return EndPull(id, pinned.status());
     }
     pin = std::move(*pinned);
-    if (direct_) places.shared = host_.shared.Find(segments->segments);
-    if (host_.remote) places.remote = host_.remote->Find(segments->segments);
+    if (direct_) shared = host_.shared.Find(segments->segments);
   }
   std::shared_ptr<ServedPull> pull;
   Status status;
@@ -103,7 +102,7 @@ void IncomingLink::OnSource(uint64_t id, Result<PullSource> source) {
     const auto it = pulls_.find(id);
     if (it == pulls_.end()) return;  // cancelled, or the reader is gone
     pull = it->second;
-    status = pull->Begin(std::move(*source), pin, std::move(places), host_.loop.Now());
+    status = pull->Begin(std::move(*source), pin, std::move(shared), host_.loop.Now());
   }
   if (!status.ok()) return EndPull(id, status);
   if (pull->direct()) {

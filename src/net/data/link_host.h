@@ -10,7 +10,6 @@
 #include "net/data/data_plane.h"
 #include "net/data/hello.h"
 #include "net/data/region_table.h"
-#include "net/data/remote_memory.h"
 #include "net/data/shared_table.h"
 #include "net/data/work_pool.h"
 #include "net/event_loop.h"
@@ -46,7 +45,6 @@ struct LinkHost {
   DataCounters counters;
   RegionTable regions;
   SharedTable shared;
-  std::unique_ptr<RemoteMemory> remote;  // null: off
   EventLoop loop;
 
   WorkPool& pool() { return *pool_; }

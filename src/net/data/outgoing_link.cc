@@ -139,7 +139,6 @@ Status OutgoingLink::OnHello(std::span<const std::byte> message) {
   // Whether its shared memory can be mapped is checked when it names some.
   ways_.shared = host_.options.direct_reads && welcome.cookie_address != 0 &&
                  welcome.self.host_id == host_.self.host_id && welcome.user_id == host_.user_id;
-  ways_.remote = host_.remote != nullptr;
   ways_.memory = ways_.shared && CanReadMemory(process_id_, welcome.cookie_address, welcome.cookie);
   pulls_max_ = std::min<size_t>(pulls_max_, welcome.pulls);
   {
@@ -171,7 +170,6 @@ void OutgoingLink::OnClosed(const Status& reason) {
   }
   room_.notify_all();
   host_.counters.Add(&DataPlaneStats::messages_dropped, dropped);
-  remote_.reset();  // nothing writes to a destination after this
   while (!pulls_.empty()) Finish(pulls_.begin()->first, reason);
   mapped_.reset();
   host_.OnOutgoingEnd(*this, reason);
@@ -197,8 +195,7 @@ Status OutgoingLink::OnFrameStart(const FrameHeader& h) {
     }
     case FrameType::kPullEnd:
     case FrameType::kPullDirect:
-    case FrameType::kPullShared:
-    case FrameType::kPullRemote: small_.resize(h.payload_bytes); return OkStatus();
+    case FrameType::kPullShared: small_.resize(h.payload_bytes); return OkStatus();
     case FrameType::kPullSum: return OkStatus();
     default: return OwnerError("a frame that only a reader may send");
   }
@@ -233,7 +230,6 @@ Status OutgoingLink::OnFrameEnd(const FrameHeader& h) {
     case FrameType::kPullData: pull.received += h.payload_bytes; return OkStatus();
     case FrameType::kPullDirect: return OnDirect(h, pull);
     case FrameType::kPullShared: return OnShared(h, pull);
-    case FrameType::kPullRemote: return OnRemote(h, pull);
     case FrameType::kPullSum: return OnSum(h, pull);
     default: return OnPullEnd(h);
   }

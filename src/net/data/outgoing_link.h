@@ -14,7 +14,6 @@
 #include "net/data/link.h"
 #include "net/data/mapped_memory.h"
 #include "net/data/message_queue.h"
-#include "net/data/remote_memory.h"
 
 namespace millrace::net {
 
@@ -42,7 +41,7 @@ class OutgoingLink : public Link {
 
  private:
   // Transport of a direct pull.
-  enum class Way : uint8_t { kMemory, kShared, kRemote };
+  enum class Way : uint8_t { kMemory, kShared };
   struct Pull {
     PullId id;
     std::vector<std::byte> request;  // kept for another attempt when direct reading fails
@@ -54,8 +53,7 @@ class OutgoingLink : public Link {
     DirectWays asked;  // transports that the owner may choose from
     // Created when segments arrive; done when all bytes are read and the sum is known.
     std::unique_ptr<DirectRead> direct;
-    Way way = Way::kMemory;        // of `direct`
-    std::optional<Status> ending;  // ends as soon as nothing writes to the destination
+    Way way = Way::kMemory;  // of `direct`
   };
   struct Control {
     FrameHeader header;
@@ -77,16 +75,12 @@ class OutgoingLink : public Link {
   void Request(uint64_t wire_id, Pull& pull);
   Status OnDirect(const FrameHeader& header, Pull& pull);
   Status OnShared(const FrameHeader& header, Pull& pull);
-  Status OnRemote(const FrameHeader& header, Pull& pull);
-  Result<std::unique_ptr<DirectRead>> ReadFromRemote(uint64_t wire_id, RemoteOffer offer,
-                                                     uint64_t total);
   void ReadDirect(uint64_t wire_id);
   Status OnSum(const FrameHeader& header, Pull& pull);
   void FinishDirect(uint64_t wire_id, Pull& pull);
   void Release(uint64_t wire_id);
   void AskAgain(uint64_t wire_id, Way failed, const Status& why);
-  // Immediately, or as soon as nothing writes to the destination.
-  void Finish(uint64_t wire_id, const Status& why);
+  void Finish(uint64_t wire_id, const Status& status);
   Status OnPullEnd(const FrameHeader& header);
 
   const PeerAddress peer_;
@@ -104,8 +98,6 @@ class OutgoingLink : public Link {
   DirectWays ways_;  // transports to the peer's memory that have not failed yet
   int64_t process_id_ = 0;
   std::optional<MappedMemory> mapped_;  // from the welcome until it is closed
-  std::unique_ptr<RemotePeer> remote_;  // from the first offer until it is closed
-  std::vector<std::byte> remote_name_;  // the address that remote_ is connected to
   size_t pulls_max_ = 0;
   uint64_t next_wire_id_ = 1;
   std::unordered_map<uint64_t, Pull> pulls_;  // by wire id

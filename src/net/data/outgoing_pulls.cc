@@ -6,7 +6,6 @@
 
 #include "base/log.h"
 #include "net/data/outgoing_link.h"
-#include "net/data/remote_read.h"
 
 namespace millrace::net {
 namespace {
@@ -62,21 +61,14 @@ void OutgoingLink::Request(uint64_t wire_id, Pull& pull) {
 bool OutgoingLink::EndPull(PullId id, const Status& status) {
   const auto it = std::ranges::find_if(pulls_, [&](const auto& p) { return p.second.id == id; });
   if (it == pulls_.end()) return false;
-  // Reads of the owner's memory must end before the owner is notified that it may release it.
-  if (!it->second.direct || !it->second.direct->waiting()) {
-    PushControl({.type = FrameType::kPullCancel, .id = it->first}, {});
-  }
+  PushControl({.type = FrameType::kPullCancel, .id = it->first}, {});
   Finish(it->first, status);
   return true;
 }
 
-void OutgoingLink::Finish(uint64_t wire_id, const Status& why) {
-  Pull& found = pulls_.at(wire_id);
-  if (!found.ending) found.ending = why;
-  if (found.direct && found.direct->waiting()) return;  // ReadDirect continues
+void OutgoingLink::Finish(uint64_t wire_id, const Status& status) {
   auto node = pulls_.extract(wire_id);
   Pull& pull = node.mapped();
-  const Status& status = *pull.ending;
   host_.loop.Cancel(pull.timer);
   if (status.ok()) {
     host_.counters.Add(&DataPlaneStats::pulls_ok);
@@ -85,7 +77,6 @@ void OutgoingLink::Finish(uint64_t wire_id, const Status& why) {
       host_.counters.Add(&DataPlaneStats::pulls_direct);
       host_.counters.Add(&DataPlaneStats::direct_bytes, pull.received);
       if (pull.way == Way::kShared) host_.counters.Add(&DataPlaneStats::pulls_mapped);
-      if (pull.way == Way::kRemote) host_.counters.Add(&DataPlaneStats::pulls_remote);
     }
   } else {
     host_.counters.Add(&DataPlaneStats::pulls_failed);
@@ -121,57 +112,15 @@ Status OutgoingLink::OnShared(const FrameHeader& header, Pull& pull) {
   return OkStatus();
 }
 
-Status OutgoingLink::OnRemote(const FrameHeader& header, Pull& pull) {
-  if (!pull.asked.remote || pull.direct || pull.received > 0)
-    return ProtocolError("segments out of order");
-  if (header.value > pull.destination.size()) return ProtocolError("more than was requested");
-  MR_ASSIGN_OR_RETURN(RemoteOffer offer, DecodeOffer(small_, header.value));
-  if (remote_ && offer.peer != remote_name_)
-    return ProtocolError("an address that differs from the first one");
-  auto direct = ReadFromRemote(header.id, std::move(offer), header.value);
-  if (direct.ok()) {
-    pull.direct = std::move(*direct);
-    pull.way = Way::kRemote;
-    ReadDirect(header.id);
-  } else {
-    AskAgain(header.id, Way::kRemote, direct.status());
-  }
-  return OkStatus();
-}
-
-Result<std::unique_ptr<DirectRead>> OutgoingLink::ReadFromRemote(uint64_t wire_id,
-                                                                 RemoteOffer offer,
-                                                                 uint64_t total) {
-  if (!remote_) {
-    MR_ASSIGN_OR_RETURN(remote_, host_.remote->Connect(offer.peer));
-    remote_name_ = std::move(offer.peer);
-  }
-  RemoteRead::Keys keys;
-  for (const auto& packed : offer.keys) {
-    MR_ASSIGN_OR_RETURN(auto key, remote_->Key(packed));
-    keys.push_back(std::move(key));
-  }
-  return std::unique_ptr<DirectRead>(std::make_unique<RemoteRead>(
-      *remote_, std::move(keys), std::move(offer.segments), total, [this, wire_id] {
-        host_.loop.Post([self = shared_from_this(), this, wire_id] { ReadDirect(wire_id); });
-      }));
-}
-
 // Reads a limited amount at a time, so that other connections have their turn.
 void OutgoingLink::ReadDirect(uint64_t wire_id) {
   const auto it = pulls_.find(wire_id);
   if (it == pulls_.end()) return;
   Pull& pull = it->second;
-  if (pull.direct->waiting()) return;  // called again when the data has arrived
-  if (pull.ending) {
-    PushControl({.type = FrameType::kPullCancel, .id = wire_id}, {});
-    return Finish(wire_id, OkStatus());  // with its status
-  }
   const auto n = pull.direct->Read(pull.destination.subspan(pull.received));
   if (!n.ok()) return AskAgain(wire_id, pull.way, n.status());
   pull.received += *n;
   if (pull.direct->left() == 0) return FinishDirect(wire_id, pull);
-  if (pull.direct->waiting()) return;
   host_.loop.Post([self = shared_from_this(), this, wire_id] { ReadDirect(wire_id); });
 }
 
@@ -204,7 +153,6 @@ void OutgoingLink::AskAgain(uint64_t wire_id, Way failed, const Status& why) {
   switch (failed) {
     case Way::kMemory: ways_.memory = false; break;
     case Way::kShared: ways_.shared = false; break;
-    case Way::kRemote: ways_.remote = false; break;
   }
   MR_LOG(warn, "{}: transport disabled for pulls, using the next one: {}",
          Printable(peer_.endpoint), Printable(why.message()));

@@ -98,16 +98,6 @@ inline TcpDataPlaneOptions TestOptions() {
   return options;
 }
 
-// In builds with UCX: over loopback, where UCX imitates RDMA. No other transport to an owner's
-// memory.
-inline TcpDataPlaneOptions RdmaTestOptions() {
-  TcpDataPlaneOptions options = TestOptions();
-  options.direct_reads = false;
-  options.rdma_transports = "tcp";
-  options.rdma_imitated = true;
-  return options;
-}
-
 // The diary outlives the plane.
 struct TestPlane {
   explicit TestPlane(TcpDataPlaneOptions options = TestOptions(), PullHandler on_pull = nullptr)
@@ -174,14 +164,12 @@ inline Status PullAll(TestPlane& reader, const PeerAddress& owner, std::span<std
   return pull.Wait();
 }
 
-// An owner of alternating pieces of two shared memories, with empty ones in between and `region` at
-// the end; for the request "mixed", also of memory that is not shared.
+// An owner of alternating pieces of two shared memories, with empty ones in between; for the
+// request "mixed", also of memory that is not shared.
 class PiecesOwner {
  public:
-  PiecesOwner(const TcpDataPlaneOptions& options, size_t memory_bytes,
-              std::vector<std::byte> region = {})
-      : region_(std::move(region)),
-        plane_(options, [this](const PeerAddress&, std::span<const std::byte> request) {
+  explicit PiecesOwner(size_t memory_bytes)
+      : plane_(TestOptions(), [this](const PeerAddress&, std::span<const std::byte> request) {
           PullSegments source;
           for (const auto piece : Pieces(AsText(request) == "mixed")) {
             source.segments.push_back(piece);
@@ -194,10 +182,6 @@ class PiecesOwner {
       memory = *plane_.plane->AllocateShared(memory_bytes);
       std::ranges::copy(PatternBytes(memory_bytes, memory->number()), memory->bytes().begin());
     }
-    if (!region_.empty()) region_id_ = plane_.plane->RegisterRegion(region_);
-  }
-  ~PiecesOwner() {
-    if (region_id_) plane_.plane->UnregisterRegion(*region_id_);
   }
   std::vector<std::byte> Expected(bool mixed) const {
     std::vector<std::byte> bytes;
@@ -220,30 +204,27 @@ class PiecesOwner {
       pieces.push_back(memory_[0]->bytes().subspan(at, 1000));
       pieces.push_back(memory_[1]->bytes().subspan(at + 7, 4000));
     }
-    pieces.push_back(region_);
     if (mixed) pieces.push_back(*loose_);
     return pieces;
   }
 
-  const std::vector<std::byte> region_;
   const std::shared_ptr<std::vector<std::byte>> loose_ =
       std::make_shared<std::vector<std::byte>>(PatternBytes(50'000, 9));
   std::shared_ptr<SharedMemory> memory_[2];
-  std::optional<RegionId> region_id_;
   TestPlane plane_;
 };
 
 // A process that shares memory (PatternBytes of seed 11) and serves it until it is killed.
 class OtherProcess {
  public:
-  explicit OtherProcess(size_t bytes, TcpDataPlaneOptions options = TestOptions()) {
+  explicit OtherProcess(size_t bytes) {
     int announce[2];
     MR_CHECK(pipe(announce) == 0);
     child_ = fork();
     if (child_ == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       std::shared_ptr<SharedMemory> memory;
-      TestPlane owner(options, [&](const PeerAddress& from, std::span<const std::byte> r) {
+      TestPlane owner(TestOptions(), [&](const PeerAddress& from, std::span<const std::byte> r) {
         return Serve(memory)(from, r);
       });
       memory = *owner.plane->AllocateShared(bytes);

@@ -10,25 +10,19 @@
 
 namespace millrace::net {
 
-Status ServedPull::Begin(PullSource source, std::shared_ptr<const void> pin, Places places,
-                         Time now) {
+Status ServedPull::Begin(PullSource source, std::shared_ptr<const void> pin,
+                         std::optional<SharedPlaces> shared, Time now) {
   if (auto* given = std::get_if<PullSegments>(&source)) {
     segments_ = std::move(given->segments);
     std::erase_if(segments_, [](const auto& s) { return s.empty(); });
     pin_ = std::move(pin);
     for (const auto& s : segments_) total_ += s.size();
-    const bool by_map = ways_.shared && places.shared && !places.shared->segments.empty() &&
-                        places.shared->segments.size() <= kFrameBytesMax / kSharedSegmentBytes;
+    const bool by_map = ways_.shared && shared && !shared->segments.empty() &&
+                        shared->segments.size() <= kFrameBytesMax / kSharedSegmentBytes;
     const bool by_address =
         ways_.memory && segments_.size() <= kFrameBytesMax / kMemorySegmentBytes;
-    const bool by_card =
-        ways_.remote && places.remote && places.remote->offer.size() <= kFrameBytesMax;
-    direct_ = (by_map || by_address || by_card) && total_ >= kDirectBytesMin;
-    if (direct_ && by_map) {
-      shared_ = *std::move(places.shared);
-    } else if (direct_ && !by_address) {
-      remote_ = *std::move(places.remote);
-    }
+    direct_ = (by_map || by_address) && total_ >= kDirectBytesMin;
+    if (direct_ && by_map) shared_ = *std::move(shared);
   } else {
     producer_ = std::get<PullProducer>(std::move(source));
     total_ = producer_.bytes;
@@ -91,12 +85,10 @@ void ServedPull::Made(Payload chunk) {
 }
 
 FrameType ServedPull::direct_type() const {
-  if (!remote_.offer.empty()) return FrameType::kPullRemote;
   return shared_.segments.empty() ? FrameType::kPullDirect : FrameType::kPullShared;
 }
 
 std::vector<std::byte> ServedPull::DirectSegments() const {
-  if (direct_type() == FrameType::kPullRemote) return remote_.offer;
   if (direct_type() == FrameType::kPullShared) return EncodeSegments(shared_.segments);
   std::vector<MemorySegment> places;
   for (const auto& s : segments_) {

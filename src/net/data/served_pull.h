@@ -13,7 +13,6 @@
 #include "net/data/data_plane.h"
 #include "net/data/direct_read.h"
 #include "net/data/message_queue.h"
-#include "net/data/remote_memory.h"
 #include "net/data/shared_table.h"
 
 namespace millrace::net {
@@ -33,13 +32,10 @@ class ServedPull {
 
   DirectWays ways() const { return ways_; }
 
-  // Where all segments can be read, if they can.
-  struct Places {
-    std::optional<SharedPlaces> shared;
-    std::optional<RemoteMemory::Places> remote;
-  };
-  // The handler's result. `pin` for segments. An error ends the pull.
-  Status Begin(PullSource source, std::shared_ptr<const void> pin, Places places, Time now);
+  // The handler's result. `pin` for segments, `shared` if all of them are in shared memory. An
+  // error ends the pull.
+  Status Begin(PullSource source, std::shared_ptr<const void> pin,
+               std::optional<SharedPlaces> shared, Time now);
   Time begun_at() const { return begun_at_; }
 
   uint64_t total() const { return total_; }
@@ -60,7 +56,7 @@ class ServedPull {
   const PullProducer& producer() const { return producer_; }
 
   // ---- direct reading
-  // The frame that describes the location: a kPullDirect, kPullShared or kPullRemote frame.
+  // The frame that describes the location: a kPullDirect or kPullShared frame.
   FrameType direct_type() const;
   std::vector<std::byte> DirectSegments() const;
   // The memory that the reader will map; empty except for a kPullShared frame.
@@ -85,9 +81,8 @@ class ServedPull {
   std::vector<std::span<const std::byte>> segments_;
   std::shared_ptr<const void> pin_;
   SharedPlaces shared_;
-  RemoteMemory::Places remote_;  // released before the pin
-  SegmentCursor cursor_;         // position in what is sent
-  SegmentCursor sum_cursor_;     // position in what is summed
+  SegmentCursor cursor_;      // position in what is sent
+  SegmentCursor sum_cursor_;  // position in what is summed
   uint32_t sum_ = 0;
 
   PullProducer producer_;

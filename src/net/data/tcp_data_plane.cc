@@ -1,12 +1,9 @@
 #include "net/data/tcp_data_plane.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <sstream>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,21 +20,6 @@ constexpr Duration kReconnectPause = Duration::Millis(100);
 constexpr Duration kStrangerLogEvery = Duration::Seconds(1);
 constexpr size_t kEndpointsRemembered = 4096;
 
-// UCX reads over any transport; if the card cannot read, the owner's processor must reply, which is
-// slower than sending in the first place.
-Status CheckRdma(const TcpDataPlaneOptions& o) {
-  constexpr std::array<std::string_view, 5> kOneSided = {"rc", "rc_v", "rc_x", "dc", "dc_x"};
-  if (o.rdma_transports.empty()) return OkStatus();
-  if (o.tls) return InvalidArgument("RDMA does not encrypt: use either RDMA or TLS");
-  std::istringstream names(o.rdma_transports);
-  for (std::string name; !o.rdma_imitated && std::getline(names, name, ',');) {
-    if (std::ranges::find(kOneSided, name) != kOneSided.end()) continue;
-    return InvalidArgument(fmt::format("\"{}\" cannot read a peer's memory by RDMA; these can: {}",
-                                       Printable(name), fmt::join(kOneSided, ", ")));
-  }
-  return OkStatus();
-}
-
 Status CheckOptions(const TcpDataPlaneOptions& o) {
   if (o.token.empty()) return InvalidArgument("the data plane needs the cluster's token");
   for (size_t bytes : o.limits.window_bytes) {
@@ -51,7 +33,6 @@ Status CheckOptions(const TcpDataPlaneOptions& o) {
     return InvalidArgument("requests are too long");
   }
   if (o.limits.serving_threads < 1) return InvalidArgument("at least one serving thread is needed");
-  MR_RETURN_IF_ERROR(CheckRdma(o));
   if (o.advertised_host.size() + 8 > kHelloNameBytesMax || o.host.size() + 8 > kHelloNameBytesMax ||
       o.host_id.size() > kHelloNameBytesMax) {
     return InvalidArgument("the host name is too long");
@@ -89,9 +70,6 @@ Result<std::unique_ptr<DataPlane>> TcpDataPlane::Start(TcpDataPlaneOptions optio
         PeerTls tls, LoadPeerTls(o.tls->certificate_path, o.tls->key_path, o.tls->authority_path));
     plane->server_tls = std::move(tls.server);
     plane->client_tls = std::move(tls.client);
-  }
-  if (!o.rdma_transports.empty()) {
-    MR_ASSIGN_OR_RETURN(plane->remote, OpenRemoteMemory(plane->loop, o.rdma_transports));
   }
   plane->user_id = geteuid();
   plane->cookie = RandomNonce();
@@ -214,45 +192,9 @@ void TcpDataPlane::CancelPull(PullId pull) {
   });
 }
 
-// Null when it cannot be read remotely; then its bytes are sent.
-std::shared_ptr<const void> TcpDataPlane::RegisterRemote(std::span<const std::byte> memory) {
-  if (!remote) return nullptr;
-  auto registration = remote->Register(memory);
-  if (registration.ok()) return *std::move(registration);
-  MR_LOG(warn, "pulls from a region of {} bytes do not use RDMA: {}", memory.size(),
-         registration.status().message());
-  return nullptr;
-}
-
-Result<std::shared_ptr<SharedMemory>> TcpDataPlane::AllocateShared(size_t bytes) {
-  MR_ASSIGN_OR_RETURN(auto memory, shared.Allocate(bytes));
-  auto registration = RegisterRemote(memory->bytes());
-  if (!registration) return memory;
-  SharedMemory* const raw = memory.get();
-  // The registration ends first.
-  return std::shared_ptr<SharedMemory>(
-      raw, [memory = std::move(memory), registration = std::move(registration)](void*) mutable {
-        registration.reset();
-        memory.reset();
-      });
-}
-
-RegionId TcpDataPlane::RegisterRegion(std::span<const std::byte> memory) {
-  auto registration = RegisterRemote(memory);
-  const RegionId region = regions.Register(memory);
-  if (registration) {
-    MutexLock lock(mutex_);
-    remote_regions_.emplace(region, std::move(registration));
-  }
-  return region;
-}
-
 void TcpDataPlane::UnregisterRegion(RegionId region) {
   MR_CHECK(!loop.InThread()) << "a wait in a callback never ends";
   regions.Unregister(region);
-  decltype(remote_regions_)::node_type registration;  // destroyed without holding the lock
-  MutexLock lock(mutex_);
-  registration = remote_regions_.extract(region);
 }
 
 void TcpDataPlane::Forget(uint64_t incarnation) {

@@ -30,8 +30,12 @@ class TcpDataPlane final : public DataPlane, public LinkHost {
   PullId Pull(const PeerAddress& from, std::span<const std::byte> request,
               std::span<std::byte> destination, Duration limit, PullCallback done) override;
   void CancelPull(PullId pull) override;
-  Result<std::shared_ptr<SharedMemory>> AllocateShared(size_t bytes) override;
-  RegionId RegisterRegion(std::span<const std::byte> memory) override;
+  Result<std::shared_ptr<SharedMemory>> AllocateShared(size_t bytes) override {
+    return shared.Allocate(bytes);
+  }
+  RegionId RegisterRegion(std::span<const std::byte> memory) override {
+    return regions.Register(memory);
+  }
   void UnregisterRegion(RegionId region) override;
   void Forget(uint64_t incarnation) override;
   DataPlaneStats stats() const override { return counters.Read(); }
@@ -43,7 +47,6 @@ class TcpDataPlane final : public DataPlane, public LinkHost {
   Result<std::shared_ptr<OutgoingLink>> LinkTo(const PeerAddress& peer);
   void Accept(UniqueFd socket, std::string where);
   void TellGone(uint64_t shared_number);
-  std::shared_ptr<const void> RegisterRemote(std::span<const std::byte> memory);
   Status Counted(const Status& status);
 
   bool Forgotten(uint64_t incarnation) override;
@@ -62,7 +65,6 @@ class TcpDataPlane final : public DataPlane, public LinkHost {
   std::unordered_map<uint64_t, Time> lost_ MR_GUARDED_BY(mutex_);    // no new attempt before then
   std::unordered_set<std::string> endpoints_ MR_GUARDED_BY(mutex_);  // connected to before
   std::unordered_set<uint64_t> forgotten_ MR_GUARDED_BY(mutex_);
-  std::unordered_map<RegionId, std::shared_ptr<const void>> remote_regions_ MR_GUARDED_BY(mutex_);
   std::deque<uint64_t> forgotten_order_ MR_GUARDED_BY(mutex_);
 
   // Used on the loop's thread.
