@@ -11,7 +11,7 @@
 #include "model/sharding.h"
 #include "model/test_folder.h"
 #include "model/test_runner.h"
-#include "net/collective/in_process_collective.h"
+#include "net/testing/in_process_collective.h"
 
 namespace millrace::model {
 namespace {

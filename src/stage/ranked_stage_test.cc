@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "model/test_folder.h"
-#include "net/collective/in_process_collective.h"
+#include "net/testing/in_process_collective.h"
 #include "stage/stage_runner.h"
 #include "stage/testing/pipelines.h"
 

@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "net/collective/in_process_collective.h"
 #include "net/collective/pairwise_sum.h"
 #include "net/collective/same_host_collective.h"
 #include "net/collective/testing_meeting.h"
+#include "net/testing/in_process_collective.h"
 
 namespace millrace::net {
 namespace {

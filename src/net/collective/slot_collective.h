@@ -1,5 +1,5 @@
-// The collective over memory that all ranks share: threads of one process (in_process_collective.h)
-// or processes of one host (same_host_collective.h). Owned and used like any Collective.
+// The collective over memory that all ranks share: processes of one host (same_host_collective.h),
+// or in tests threads of one process. Owned and used like any Collective.
 //
 // Every rank has two slots. A sum is cut into chunks; chunk c, counted over the group's lifetime,
 // uses slot c mod 2. A rank writes its values there, announces it (`arrived`), and adds when all

@@ -1,5 +1,4 @@
-// The collective of ranks that are threads of one process: for tests, and for one process that
-// drives several devices.
+// For tests: the collective of ranks that are threads of one process.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-#include "net/collective/in_process_collective.h"
+#include "net/testing/in_process_collective.h"
 
 #include <fmt/core.h>
 #include <sys/mman.h>
