@@ -54,14 +54,15 @@ class PlacementEvaluator {
   plan::Attainment Attain(const plan::DistServeUnit& unit, int units, double requests_per_s,
                           uint64_t seed, bool bound = false);
   plan::Goodput FindGoodput(const plan::DistServeUnit& unit, int units, double guess);
-  // The same requests through the production scheduler (sim/fast/service.h). It mixes prefill and
-  // decode in a step, so "colocated" runs with steps of batch_tokens. The instances of all units
-  // serve together.
-  Result<plan::Attainment> Confirm(const plan::DistServeUnit& unit, int units,
-                                   double requests_per_s, uint64_t seed);
   // Latencies of single requests that the target share meets.
   plan::UnloadedLatency Unloaded(const plan::DistServeUnit& unit);
 
+  // What a trial runs: the instances of all units, and the requests. A call ends the validity of
+  // the requests of the call before.
+  TrialDeployment Deploy(const plan::DistServeUnit& unit, int units);
+  const std::vector<TrialRequest>& Requests(double requests_per_s, uint64_t seed);
+
+  const PlacementOptions& options() const { return options_; }
   int64_t trials() const { return trials_; }
   int SaturatingTokens(const plan::Parallel& parallel) { return KindFor(parallel).saturating; }
 
@@ -72,8 +73,6 @@ class PlacementEvaluator {
     int saturating = 1;  // L_m
   };
   const Known& KindFor(const plan::Parallel& parallel);
-  TrialDeployment Deploy(const plan::DistServeUnit& unit, int units);
-  const std::vector<TrialRequest>& Requests(double requests_per_s, uint64_t seed);
 
   const PlacementOptions options_;
   const KindOf kind_of_;

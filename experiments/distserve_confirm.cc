@@ -1,12 +1,24 @@
-// Confirms a candidate of the search in the simulator that drives the production scheduler.
+#include "experiments/distserve_confirm.h"
+
 #include <algorithm>
+#include <optional>
+#include <vector>
 
 #include "sim/cluster/instances.h"
 #include "sim/fast/service.h"
-#include "sim/placement_evaluator.h"
 
-namespace millrace::sim {
+namespace millrace::experiments {
 namespace {
+
+using sim::InstanceCluster;
+using sim::InstanceClusterOptions;
+using sim::InstanceOptions;
+using sim::LatencyReport;
+using sim::Service;
+using sim::SimRequest;
+using sim::TrialInstance;
+using sim::TrialRequest;
+using sim::Workload;
 
 class Given : public Workload {
  public:
@@ -46,26 +58,28 @@ Result<LatencyReport> Serve(const InstanceClusterOptions& options, bool apart, W
 
 }  // namespace
 
-Result<plan::Attainment> PlacementEvaluator::Confirm(const plan::DistServeUnit& unit, int units,
-                                                     double requests_per_s, uint64_t seed) {
-  const TrialDeployment deployment = Deploy(unit, units);
-  const auto& requests = Requests(requests_per_s, seed);
+Result<plan::Attainment> ConfirmPlacement(sim::PlacementEvaluator& evaluator,
+                                          const plan::DistServeUnit& unit, int units,
+                                          double requests_per_s, uint64_t seed) {
+  const sim::PlacementOptions& judged = evaluator.options();
+  const sim::TrialDeployment deployment = evaluator.Deploy(unit, units);
+  const auto& requests = evaluator.Requests(requests_per_s, seed);
   int longest = 1;
   for (const TrialRequest& r : requests) {
     longest = std::max(longest, r.prompt_tokens + r.output_tokens);
   }
   const bool apart = unit.mode == plan::ServingMode::kDisaggregated;
   const int step_tokens =
-      unit.mode == plan::ServingMode::kChunked ? options_.chunk_tokens : options_.batch_tokens;
+      unit.mode == plan::ServingMode::kChunked ? judged.chunk_tokens : judged.batch_tokens;
   InstanceClusterOptions options;
   options.service.dispatch = cluster::DispatchPolicy::kPredictedTime;
-  options.service.limits = {.ttft_s = options_.ttft_s, .tpot_s = options_.tpot_s};
+  options.service.limits = {.ttft_s = judged.ttft_s, .tpot_s = judged.tpot_s};
   if (deployment.kv_bytes_per_s > 0) {
     options.kv_transfer.kv_bytes_per_token = deployment.kv_bytes_per_token;
     options.kv_transfer.bytes_per_s = deployment.kv_bytes_per_s;
   }
   const auto add = [&](const TrialInstance& kind, StageRole role, int count) {
-    const InstanceOptions instance = OptionsOf(kind, step_tokens, options_.sequences_max, longest);
+    const InstanceOptions instance = OptionsOf(kind, step_tokens, judged.sequences_max, longest);
     options.service.instances.insert(options.service.instances.end(), static_cast<size_t>(count),
                                      instance);
     options.roles.insert(options.roles.end(), static_cast<size_t>(count), role);
@@ -80,4 +94,4 @@ Result<plan::Attainment> PlacementEvaluator::Confirm(const plan::DistServeUnit& 
                           static_cast<double>(report.met_tpot) / all};
 }
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments
