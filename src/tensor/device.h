@@ -72,6 +72,12 @@ struct QkvSpec {
   int kv_columns() const { return kv_heads * head_dim; }
 };
 
+// What every kind of device may be told.
+struct DeviceOptions {
+  int threads = 1;          // on the host, the calling thread included; 1 to 256
+  bool pin_threads = true;  // if there are enough CPUs
+};
+
 class Device {
  public:
   virtual ~Device() = default;

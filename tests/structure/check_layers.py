@@ -56,7 +56,7 @@ SUB_LEVELS = {
         "load": 0, "machines": 1, "record": 1, "fast": 2, "report": 3, "cluster": 4,
         "autopilot": 5, "": 6,
     },
-    "tensor": {"": 0, "cpu": 1},
+    "tensor": {"": 0, "cpu": 1, "devices": 2},
 }
 FILES_MAX = 50  # sources and headers of the product directly in a folder
 WIDE = {"sched", "tensor/cpu"}  # one small thing to a file

@@ -18,7 +18,7 @@
 #include "model/weight_digests.h"
 #include "ops/hub/fetch_model.h"
 #include "stage/model_stage.h"
-#include "tensor/cpu/cpu_device.h"
+#include "tensor/devices/make_device.h"
 
 namespace millrace::apps {
 namespace {
@@ -107,7 +107,7 @@ Result<std::unique_ptr<LocalModel>> LoadLocalModel(const EngineFlags& flags,
   MR_ASSIGN_OR_RETURN(auto model, LoadModelText(flags, options.chat_template));
   const int threads = flags.threads.value_or(DefaultThreads(options.serves));
   MR_ASSIGN_OR_RETURN(std::unique_ptr<tensor::Device> device,
-                      tensor::NewCpuDevice({.threads = threads}));
+                      tensor::MakeDevice(tensor::kCpu, {.threads = threads}));
   model->device_name = device->Name();
   if (const std::string advice = NumaAdvice(); !advice.empty()) MR_LOG(warn, "{}", advice);
   std::future<Result<std::string>> fingerprint;

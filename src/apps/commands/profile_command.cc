@@ -25,7 +25,7 @@
 #include "ops/profile/measure.h"
 #include "ops/profile/repeats.h"
 #include "ops/profile/step_rig.h"
-#include "tensor/cpu/cpu_device.h"
+#include "tensor/devices/make_device.h"
 
 namespace millrace::apps {
 namespace {
@@ -60,7 +60,7 @@ Result<Loaded> LoadRig(const ProfileFlags& flags, const Clock& clock) {
   loaded.folder = path.folder;
   loaded.threads = flags.threads.value_or(DefaultThreads());
   MR_ASSIGN_OR_RETURN(std::unique_ptr<tensor::Device> device,
-                      tensor::NewCpuDevice({.threads = loaded.threads}));
+                      tensor::MakeDevice(tensor::kCpu, {.threads = loaded.threads}));
   loaded.device = device->Name();
   Progress progress("Loading", ProgressUnit::kBytes, 0, stderr, ProgressStyle::ForStream(stderr),
                     clock);

@@ -13,7 +13,7 @@
 #include "ops/profile/repeats.h"
 #include "ops/profile/step_rig.h"
 #include "ops/profile/testing/tiny_config.h"
-#include "tensor/cpu/cpu_device.h"
+#include "tensor/devices/make_device.h"
 
 namespace millrace::apps {
 namespace {
@@ -99,7 +99,7 @@ TEST(StepRigTest, RunsTheWholeGridOnARealModel) {
   const std::string folder = testing::TempDir() + "/step_rig_model";
   std::filesystem::remove_all(folder);
   ASSERT_TRUE(model::MakeModel(ops::TinyConfig(2), folder, {}).ok());
-  auto device = tensor::NewCpuDevice({.threads = 1});
+  auto device = tensor::MakeDevice(tensor::kCpu, {.threads = 1});
   ASSERT_TRUE(device.ok());
   const ops::ProfileLimits limits{
       .max_tokens = 64, .max_sequences = 8, .max_context = 128, .context_tokens = 256};

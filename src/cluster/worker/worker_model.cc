@@ -18,8 +18,8 @@
 #include "net/collective/same_host_collective.h"
 #include "stage/model_stage.h"
 #include "stage/wrapped_stage.h"
-#include "tensor/cpu/cpu_device.h"
 #include "tensor/cpu/cpu_features.h"
+#include "tensor/devices/make_device.h"
 
 namespace millrace::cluster {
 namespace {
@@ -169,7 +169,7 @@ std::optional<MemoryAvailable> Loader::MemoryBeside(const Here& here,
 
 Result<Loader::ModelPtr> Loader::LoadModel(const LoadShard& load, net::Collective* group,
                                            const ShardProgressFn& progress, ShardLoaded& facts) {
-  MR_ASSIGN_OR_RETURN(auto device, tensor::NewCpuDevice({.threads = options_.threads}));
+  MR_ASSIGN_OR_RETURN(auto device, tensor::MakeDevice(tensor::kCpu, {.threads = options_.threads}));
   model::LoadOptions how;
   how.layers = load.layers;
   how.tensor_rank = load.rank;

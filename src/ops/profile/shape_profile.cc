@@ -17,7 +17,7 @@
 #include "ops/profile/measure.h"
 #include "ops/profile/repeats.h"
 #include "ops/profile/step_rig.h"
-#include "tensor/cpu/cpu_device.h"
+#include "tensor/devices/make_device.h"
 
 namespace millrace::ops {
 namespace {
@@ -97,7 +97,7 @@ Result<std::unique_ptr<StepRig>> MakeRig(const ShapeProfileOptions& options, con
                                          WorkTime& time, const Clock& clock) {
   MR_ASSIGN_OR_RETURN(const ModelSpec spec, SpecOf(config, options.dtype));
   MR_ASSIGN_OR_RETURN(std::unique_ptr<tensor::Device> device,
-                      tensor::NewCpuDevice({.threads = options.threads}));
+                      tensor::MakeDevice(tensor::kCpu, {.threads = options.threads}));
   const int64_t free_bytes = device->MemoryAvailable().bytes;
   const int64_t weights_max = std::min(ShapeProfileOptions::kWeightBytesMax, free_bytes / 4);
   if (spec.weight_bytes > weights_max) {

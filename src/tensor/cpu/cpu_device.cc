@@ -24,7 +24,7 @@ namespace {
 
 class CpuDevice : public Device {
  public:
-  explicit CpuDevice(const CpuOptions& options)
+  explicit CpuDevice(const DeviceOptions& options)
       : pool_(options.threads, options.pin_threads),
         scratch_(options.threads),
         choosers_(options.threads) {}
@@ -344,7 +344,7 @@ void CpuDevice::CopyBlocks(const KvPool& from, KvPool& to, std::span<const Block
 
 }  // namespace
 
-Result<std::unique_ptr<Device>> NewCpuDevice(const CpuOptions& options) {
+Result<std::unique_ptr<Device>> NewCpuDevice(const DeviceOptions& options) {
   if (options.threads < 1 || options.threads > ThreadPool::kMaxThreads) {
     return InvalidArgument(fmt::format("threads must be in [1, {}], got {}",
                                        ThreadPool::kMaxThreads, options.threads));

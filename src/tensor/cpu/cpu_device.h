@@ -10,11 +10,6 @@
 
 namespace millrace::tensor {
 
-struct CpuOptions {
-  int threads = 1;          // the calling thread included; 1 to 256
-  bool pin_threads = true;  // if there are enough CPUs
-};
-
-Result<std::unique_ptr<Device>> NewCpuDevice(const CpuOptions& options);
+Result<std::unique_ptr<Device>> NewCpuDevice(const DeviceOptions& options);
 
 }  // namespace millrace::tensor
