@@ -2,7 +2,10 @@
 // service and its requests own it together. Immutable except for its thread-safe parts.
 #pragma once
 
+#include <optional>
+
 #include "base/clock.h"
+#include "core/latency_limits.h"
 #include "serve/generation/served_model.h"
 #include "serve/generation/stream_pings.h"
 #include "serve/http/worker_pool.h"
@@ -11,6 +14,8 @@
 #include "serve/request/request.h"
 
 namespace millrace::serve {
+
+class RequestLog;
 
 struct ModelContext {
   ServedModel model;
