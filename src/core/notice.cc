@@ -1,20 +1,11 @@
 #include "core/notice.h"
 
+#include <algorithm>
+
 namespace millrace {
 
 std::string_view NoticeSourceName(NoticeSource source) {
-  switch (source) {
-    case NoticeSource::kSignal: return "signal";
-    case NoticeSource::kKubernetes: return "kubernetes";
-    case NoticeSource::kSlurm: return "slurm";
-    case NoticeSource::kAws: return "aws";
-    case NoticeSource::kGcp: return "gcp";
-    case NoticeSource::kAzure: return "azure";
-    case NoticeSource::kFile: return "file";
-    case NoticeSource::kExec: return "exec";
-    case NoticeSource::kUnknown: break;
-  }
-  return "unknown";
+  return kNoticeSourceNames[static_cast<size_t>(std::min(source, NoticeSource::kUnknown))];
 }
 
 std::string_view NoticeKindName(NoticeKind kind) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,7 +13,8 @@
 
 namespace millrace {
 
-// The numbers are those of the wire format; a number that is not listed is read as kUnknown.
+// The numbers are those of the wire format and of the names below; a number that is not listed is
+// read as kUnknown.
 enum class NoticeSource : uint8_t {
   kSignal = 0,  // SIGTERM, from whoever supervises the process
   kKubernetes,  // SIGTERM, from a kubelet
@@ -31,7 +33,10 @@ enum class NoticeKind : uint8_t {
   kRebalance,      // it is likely to be taken back
   kUnknown,
 };
-inline constexpr int kNoticeSources = 9, kNoticeKinds = 5;
+inline constexpr std::string_view kNoticeSourceNames[] = {
+    "signal", "kubernetes", "slurm", "aws", "gcp", "azure", "file", "exec", "unknown"};
+inline constexpr int kNoticeSources = std::size(kNoticeSourceNames), kNoticeKinds = 5;
+static_assert(kNoticeSources == static_cast<int>(NoticeSource::kUnknown) + 1);
 
 // "aws", "terminate".
 std::string_view NoticeSourceName(NoticeSource source);

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
-#include <fstream>
 #include <utility>
 
 #include "base/log.h"
@@ -15,32 +13,6 @@ namespace millrace::notice {
 namespace {
 
 constexpr Duration kKubernetesGrace = Duration::Seconds(30);  // its default
-constexpr size_t kDmiBytesMax = 256;
-// Azure's virtual machines have this asset tag; other machines of Hyper-V do not.
-constexpr char kAzureTag[] = "7783-7084-3265-9085-8269-3286-77";
-constexpr char kNamedSources[] =
-    "must be auto, none, aws, gcp, azure, kubernetes, slurm, file:PATH or exec:CMD";
-
-std::string ReadDmi(const Machine& machine, const char* name) {
-  std::ifstream file(machine.dmi_folder + "/" + name);
-  std::string line(kDmiBytesMax, 0);
-  file.read(line.data(), static_cast<std::streamsize>(line.size()));
-  line.resize(static_cast<size_t>(file.gcount()));
-  return line.substr(0, line.find('\n'));
-}
-
-std::optional<NoticeSource> CloudOf(const Machine& machine) {
-  const std::string vendor = ReadDmi(machine, "sys_vendor");
-  if (vendor == "Amazon EC2" || ReadDmi(machine, "bios_vendor") == "Amazon EC2" ||
-      ReadDmi(machine, "bios_version").find("amazon") != std::string::npos) {
-    return NoticeSource::kAws;
-  }
-  if (ReadDmi(machine, "product_name") == "Google Compute Engine") return NoticeSource::kGcp;
-  if (vendor == "Microsoft Corporation" && ReadDmi(machine, "chassis_asset_tag") == kAzureTag) {
-    return NoticeSource::kAzure;
-  }
-  return std::nullopt;
-}
 
 // The end of the job, in seconds since 1970.
 std::optional<WallTime> SlurmEnd(const Machine& machine) {
@@ -55,18 +27,15 @@ std::optional<WallTime> SlurmEnd(const Machine& machine) {
 }
 
 bool HasEndpoint(std::optional<NoticeSource> source) {
-  return source == NoticeSource::kAws || source == NoticeSource::kGcp ||
-         source == NoticeSource::kAzure;
+  return source && ProviderOf(*source).ask != nullptr;
 }
 
-Result<net::Url> EndpointOf(NoticeSource source, const Machine& machine) {
+Result<net::Url> EndpointOf(const Provider& provider, const Machine& machine) {
   constexpr char kUsual[] = "http://169.254.169.254";
-  const char* variable = source == NoticeSource::kAws   ? "AWS_EC2_METADATA_SERVICE_ENDPOINT"
-                         : source == NoticeSource::kGcp ? "GCE_METADATA_HOST"
-                                                        : nullptr;
+  const char* variable = provider.endpoint_variable;
   const auto value = variable == nullptr ? std::nullopt : machine.environment(variable);
   if (!value || value->empty()) return ParseEndpoint(kUsual);
-  auto url = ParseEndpoint(source == NoticeSource::kGcp ? "http://" + *value : *value);
+  auto url = ParseEndpoint(provider.endpoint_before + *value);
   if (url.ok()) return url;
   return InvalidArgument(fmt::format("{} {}", variable, url.status().message()));
 }
@@ -76,20 +45,19 @@ Result<net::Url> EndpointOf(NoticeSource source, const Machine& machine) {
 Result<SourceChoice> ParseSourceChoice(const std::string& text) {
   if (text == "auto") return SourceChoice{};
   if (text == "none") return SourceChoice{.automatic = false};
-  for (const NoticeSource source : {NoticeSource::kAws, NoticeSource::kGcp, NoticeSource::kAzure,
-                                    NoticeSource::kKubernetes, NoticeSource::kSlurm}) {
-    if (text == NoticeSourceName(source)) {
-      return SourceChoice{.automatic = false, .source = source};
+  for (const Provider& provider : Providers()) {
+    const std::string_view name = NoticeSourceName(provider.source);
+    SourceChoice choice{.automatic = false, .source = provider.source};
+    if (provider.argument == nullptr) {
+      if (text == name) return choice;
+      continue;
     }
-  }
-  for (const NoticeSource source : {NoticeSource::kFile, NoticeSource::kExec}) {
-    const std::string start = fmt::format("{}:", NoticeSourceName(source));
+    const std::string start = fmt::format("{}:", name);
     if (!text.starts_with(start)) continue;
-    SourceChoice choice{.automatic = false, .source = source};
     choice.argument = text.substr(start.size());
     if (!choice.argument.empty() && choice.argument.size() <= kArgumentBytesMax) return choice;
   }
-  return InvalidArgument(fmt::format("{}, got '{}'", kNamedSources, Printable(text, 60)));
+  return InvalidArgument(fmt::format("must be {}, got '{}'", SourceChoices(), Printable(text, 60)));
 }
 
 Result<net::Url> ParseEndpoint(const std::string& text) {
@@ -131,24 +99,29 @@ Result<Watched> ChooseSources(const SourceChoice& choice, std::optional<Duration
     watched.argument = choice.argument;
   } else if (choice.automatic && !kubernetes) {
     // A kubelet passes its node's notice on, as SIGTERM.
-    watched.source = CloudOf(machine);
+    for (const Provider& provider : Providers()) {
+      if (!watched.source && provider.is_here != nullptr && provider.is_here(machine)) {
+        watched.source = provider.source;
+      }
+    }
   }
   const bool may_have_endpoint = choice.automatic || HasEndpoint(choice.source);
   if (endpoint && !may_have_endpoint) {
-    return InvalidArgument(
-        "--notice-endpoint needs --notice-source aws, gcp or azure: the others ask no metadata "
-        "service");
+    return InvalidArgument(fmt::format(
+        "--notice-endpoint needs --notice-source {}: the others ask no metadata service",
+        MetadataNames()));
   }
   if (endpoint && !HasEndpoint(watched.source)) {
-    return InvalidArgument(
-        "--notice-endpoint is given, but this machine does not look like one of AWS, Google Cloud "
-        "or Azure; say which with --notice-source");
+    return InvalidArgument(fmt::format(
+        "--notice-endpoint is given, but this machine does not look like one of {}; say "
+        "which with --notice-source",
+        MetadataCompanies()));
   }
   if (!HasEndpoint(watched.source)) return watched;
   if (endpoint) {
     watched.endpoint = *endpoint;
   } else {
-    MR_ASSIGN_OR_RETURN(watched.endpoint, EndpointOf(*watched.source, machine));
+    MR_ASSIGN_OR_RETURN(watched.endpoint, EndpointOf(ProviderOf(*watched.source), machine));
   }
   return watched;
 }

@@ -3,7 +3,6 @@
 // that are read; any thread.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,31 +10,24 @@
 #include "base/status.h"
 #include "core/notice.h"
 #include "net/url.h"
+#include "notice/providers.h"
 #include "notice/wall_time.h"
 
 namespace millrace::notice {
-
-using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 
 // What --notice-source says.
 struct SourceChoice {
   bool automatic = true;
   std::optional<NoticeSource> source;  // unless automatic; unset: none
-  std::string argument;                // kFile: the path, kExec: the command
+  std::string argument;                // what follows the name, as the path of kFile
 };
-// "auto", "none", "aws", "gcp", "azure", "kubernetes", "slurm", "file:PATH", "exec:CMD".
-// kInvalidArgument continues the option's name.
+// One of SourceChoices(). kInvalidArgument continues the option's name.
 Result<SourceChoice> ParseSourceChoice(const std::string& text);
 inline constexpr size_t kArgumentBytesMax = 4096;
 
 // The address of a metadata service: http only, without a query. kInvalidArgument continues the
 // option's name.
 Result<net::Url> ParseEndpoint(const std::string& text);
-
-struct Machine {
-  Environment environment;
-  std::string dmi_folder = "/sys/class/dmi/id";
-};
 
 // SIGTERM is a notice too. Whoever sends it kills the process some time later.
 struct SignalSource {
@@ -48,9 +40,9 @@ MachineNotice SignalNotice(const SignalSource& source, const Moment& now);
 
 struct Watched {
   SignalSource signal;
-  std::optional<NoticeSource> source;  // kAws, kGcp, kAzure, kFile, kExec; unset: none
+  std::optional<NoticeSource> source;  // one that is asked or looked at; unset: none
   std::string argument;
-  net::Url endpoint;  // of kAws, kGcp, kAzure
+  net::Url endpoint;  // of a metadata service
 };
 // `grace`, `endpoint`: what the operator says; otherwise what the environment says.
 // kInvalidArgument: the choice and these do not fit, or the environment names no URL.

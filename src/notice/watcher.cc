@@ -6,11 +6,7 @@
 #include <chrono>
 
 #include "base/log.h"
-#include "notice/aws.h"
-#include "notice/azure.h"
-#include "notice/exec_source.h"
-#include "notice/file_source.h"
-#include "notice/gcp.h"
+#include "notice/providers.h"
 
 namespace millrace::notice {
 namespace {
@@ -37,20 +33,12 @@ Result<std::unique_ptr<Watcher>> Watcher::Start(Watched watched, const Clock& cl
 }
 
 Status Watcher::Open() {
-  const auto ask = [&](std::unique_ptr<MetadataSource> source) {
-    asking_.push_back({std::move(source), nullptr});
-  };
-  if (watched_.source == NoticeSource::kAws) ask(std::make_unique<AwsSource>());
-  if (watched_.source == NoticeSource::kAzure) ask(std::make_unique<AzureSource>());
-  if (watched_.source == NoticeSource::kGcp) {
-    ask(std::make_unique<GcpSource>(GcpSource::Value::kPreempted));
-    ask(std::make_unique<GcpSource>(GcpSource::Value::kMaintenance));
-  }
-  if (watched_.source == NoticeSource::kFile) {
-    local_ = std::make_unique<FileSource>(watched_.argument);
-  }
-  if (watched_.source == NoticeSource::kExec) {
-    local_ = std::make_unique<ExecSource>(watched_.argument);
+  if (watched_.source) {
+    const Provider& provider = ProviderOf(*watched_.source);
+    if (provider.ask != nullptr) {
+      for (auto& source : provider.ask()) asking_.push_back({std::move(source), nullptr});
+    }
+    if (provider.look != nullptr) local_ = provider.look(watched_.argument);
   }
   look_at_ = clock_.Now();
   if (asking_.empty()) return OkStatus();

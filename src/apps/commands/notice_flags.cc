@@ -1,5 +1,7 @@
 #include "apps/commands/notice_flags.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -21,15 +23,18 @@ void AddNoticeOptions(Command& command, const char* group, NoticeFlags* flags) {
     MR_ASSIGN_OR_RETURN(flags->source, notice::ParseSourceChoice(text));
     return OkStatus();
   });
-  command.Add(group, std::move(source),
-              "Where notices of this machine's end come from: aws, gcp, azure, kubernetes, slurm, "
-              "file:PATH, exec:CMD or none; auto: what the machine looks like");
+  command.Add(
+      group, std::move(source),
+      fmt::format("Where notices of this machine's end come from: {}; auto: what the machine "
+                  "looks like",
+                  notice::SourceChoices()));
   Option endpoint = CustomOption("notice-endpoint", "URL", "", [flags](const std::string& text) {
     MR_ASSIGN_OR_RETURN(flags->endpoint, notice::ParseEndpoint(text));
     return OkStatus();
   });
   endpoint.default_text = "that of the provider";
-  command.Add(group, std::move(endpoint), "The metadata service of aws, gcp or azure");
+  command.Add(group, std::move(endpoint),
+              fmt::format("The metadata service of {}", notice::MetadataNames()));
   Option grace = CustomOption("grace", "TIME", "", [flags](const std::string& text) {
     MR_ASSIGN_OR_RETURN(const double seconds, plan::ParseQuantity(plan::Quantity::kDuration, text));
     flags->grace = Duration::Seconds(seconds);

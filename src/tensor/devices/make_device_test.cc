@@ -1,13 +1,12 @@
 #include "tensor/devices/make_device.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace millrace::tensor {
 namespace {
 
 TEST(MakeDevice, MakesEachDeviceOfTheBuildByName) {
-  EXPECT_THAT(DeviceNames(), testing::Contains(std::string(kCpu)));
+  EXPECT_EQ(DeviceNames().front(), kCpu);
   const auto device = MakeDevice(kCpu, {.threads = 1, .pin_threads = false});
   ASSERT_TRUE(device.ok()) << device.status().ToString();
   EXPECT_FALSE((*device)->Name().empty());
