@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Prints the functions that a token passes through, with line numbers, from the table in
-docs/structure.md. Fails when a function is not defined in the file that the table names, or when
-the table names more files than FILES_MAX, which may only become smaller.
+"""Prints the functions that a token and a plan pass through, with line numbers, from the tables in
+docs/structure.md. Fails when a function is not defined in the file that a table names, or when a
+table names more files than FILES_MAX, which may only become smaller.
 """
 import pathlib
 import re
 import sys
 
-FILES_MAX = 26
+FILES_MAX = (26, 20)  # of a token, of a plan
 ROW = re.compile(r"^\| (\d+) \| `([^`]+)` \| `([^`]+)` \| (.+) \|$", re.MULTILINE)
 
 
@@ -20,10 +20,20 @@ def line_of(text, function):
     return None
 
 
-def main(root):
-    rows = ROW.findall((root / "docs/structure.md").read_text())
+def walks(text):
+    """The tables, each a list of rows; a table begins with step 1."""
+    found = []
+    for row in ROW.findall(text):
+        if row[0] == "1":
+            found.append([])
+        if found:
+            found[-1].append(row)
+    return found
+
+
+def check_walk(root, rows, files_max):
     problems = []
-    if [int(row[0]) for row in rows] != list(range(1, len(rows) + 1)) or not rows:
+    if [int(row[0]) for row in rows] != list(range(1, len(rows) + 1)):
         problems.append("docs/structure.md: the steps are not numbered 1, 2, 3, ...")
     for number, file, function, what in rows:
         path = root / "src" / file
@@ -32,10 +42,18 @@ def main(root):
             problems.append(f"docs/structure.md: step {number}: src/{file} does not define {function}")
         print(f"{number:>3}  src/{file}:{line}  {function}: {what}")
     files = {row[1] for row in rows}
-    print(f"{len(rows)} steps through {len(files)} files")
-    if len(files) > FILES_MAX:
-        problems.append(f"docs/structure.md: {len(files)} files, the limit is {FILES_MAX}")
+    print(f"{len(rows)} steps through {len(files)} files\n")
+    if len(files) > files_max:
+        problems.append(f"docs/structure.md: {len(files)} files, the limit is {files_max}")
     return problems
+
+
+def main(root):
+    found = walks((root / "docs/structure.md").read_text())
+    if len(found) != len(FILES_MAX):
+        return [f"docs/structure.md: {len(found)} walks, expected {len(FILES_MAX)}"]
+    return [problem for rows, files_max in zip(found, FILES_MAX)
+            for problem in check_walk(root, rows, files_max)]
 
 
 def self_test():
