@@ -3,7 +3,6 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
-#include <map>
 #include <set>
 
 #include "apps/bench/metrics.h"
@@ -177,60 +176,6 @@ TEST(Workload, DefaultLengthsFitIntoASmallContext) {
   EXPECT_EQ(fitted(100, false, false, {.dataset = DatasetName::kOrca}), std::pair(1024, 128));
 }
 
-TEST(Workload, PrefixesAreRepeatedEquallyOftenInADrawnOrder) {
-  WorkloadOptions options;
-  options.dataset = DatasetName::kPrefixRepetition;
-  options.num_prompts = 30;
-  options.repeated_prefix_len = 20;
-  options.repeated_suffix_len = 5;
-  options.repeated_prefixes = 3;
-  options.repeated_output_len = 4;
-  const auto requests = MakeWorkload(options);
-  ASSERT_TRUE(requests.ok()) << requests.status().ToString();
-  std::map<std::vector<TokenId>, int> prefixes;
-  std::set<std::vector<TokenId>> suffixes;
-  std::vector<std::vector<TokenId>> order;
-  for (const BenchRequest& r : *requests) {
-    ASSERT_EQ(r.prompt.size(), 25u);
-    EXPECT_EQ(r.output_len, 4);
-    order.emplace_back(r.prompt.begin(), r.prompt.begin() + 20);
-    ++prefixes[order.back()];
-    suffixes.emplace(r.prompt.begin() + 20, r.prompt.end());
-  }
-  ASSERT_EQ(prefixes.size(), 3u);
-  for (const auto& [prefix, count] : prefixes) EXPECT_EQ(count, 10);
-  EXPECT_EQ(suffixes.size(), 30u);
-  bool in_turn = true;
-  for (size_t i = 3; i < order.size(); ++i) in_turn = in_turn && order[i] == order[i - 3];
-  EXPECT_FALSE(in_turn);
-  EXPECT_EQ((*MakeWorkload(options))[0].prompt, (*requests)[0].prompt);
-  options.num_prompts = 2;
-  EXPECT_NE(MakeWorkload(options).status().message().find("2 prompts cannot begin with 3"),
-            std::string::npos);
-}
-
-TEST(Workload, ARisingRateShortensTheGaps) {
-  WorkloadOptions options;
-  options.num_prompts = 101;
-  options.input_len = options.output_len = 1;
-  options.burstiness = kInfinity;  // gaps are exactly 1 / rate
-  options.ramp_up = RampUp{RampShape::kLinear, 1, 5};
-  auto requests = *MakeWorkload(options);
-  EXPECT_NEAR(requests[0].arrival_s, 1, 1e-9);
-  EXPECT_NEAR(requests[50].arrival_s - requests[49].arrival_s, 1.0 / 3, 1e-9);
-  EXPECT_NEAR(requests[100].arrival_s - requests[99].arrival_s, 1.0 / 5, 1e-9);
-  options.ramp_up = RampUp{RampShape::kExponential, 1, 16};
-  requests = *MakeWorkload(options);
-  EXPECT_NEAR(requests[50].arrival_s - requests[49].arrival_s, 1.0 / 4, 1e-9);
-  EXPECT_NEAR(requests[100].arrival_s - requests[99].arrival_s, 1.0 / 16, 1e-9);
-  const auto changes = RateChanges(*options.ramp_up, requests);
-  ASSERT_EQ(changes.size(), 16u);
-  for (size_t i = 0; i < changes.size(); ++i) EXPECT_EQ(changes[i].rps, static_cast<int>(i) + 1);
-  EXPECT_DOUBLE_EQ(changes[0].at_s, 0);
-  EXPECT_DOUBLE_EQ(changes[3].at_s, requests[50].arrival_s);
-  EXPECT_DOUBLE_EQ(changes[15].at_s, requests[100].arrival_s);
-}
-
 class WorkloadFile : public testing::Test {
  protected:
   WorkloadOptions Write(DatasetName dataset, const std::string& text) {
@@ -329,22 +274,6 @@ TEST(Metrics, CountsRequestsTokensAndTimes) {
         "P99.9 ITL (ms):", "==================================================\n"}) {
     EXPECT_NE(report.table.find(line), std::string::npos) << line << "\n" << report.table;
   }
-}
-
-TEST(Metrics, TheTimeInTheClientsQueueIsShownWhereItIsAskedFor) {
-  std::vector<Outcome> outcomes = {Done(0, 0.1, {}), Done(1, 0.1, {0.1})};
-  outcomes[1].queue_s = 0.5;
-  ReportOptions options;
-  options.duration_s = 2;
-  options.request_rate = 1;
-  EXPECT_FALSE(MakeReport(outcomes, options).json.contains("mean_client_queue_time_ms"));
-  options.metrics = {kClientQueueTime, kE2elWithQueue};
-  const Report report = MakeReport(outcomes, options);
-  EXPECT_NEAR(report.json["mean_client_queue_time_ms"].get<double>(), 250, 1e-9);
-  EXPECT_NEAR(report.json["mean_e2el_including_client_queue_ms"].get<double>(), 400, 1e-9);
-  EXPECT_EQ(report.json["queue_times"], Json({0.0, 0.5}));
-  EXPECT_NE(report.table.find("Mean Client Queue Time (ms):             250.00"),
-            std::string::npos);
 }
 
 TEST(Metrics, ARunWithoutSuccessesIsReported) {

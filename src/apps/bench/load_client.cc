@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <thread>
 
 #include "base/json.h"
@@ -37,25 +36,13 @@ struct Shared {
 
 }  // namespace
 
-bool IsOwnField(const std::string& name) {
-  constexpr std::array kOwn = {"model",      "prompt", "messages",
-                               "max_tokens", "stream", "stream_options"};
-  return std::ranges::find(kOwn, name) != kOwn.end();
-}
-
 std::string RequestBody(const LoadTarget& target, const BenchRequest& request) {
   Json body = {{"model", target.model},
                {"max_tokens", request.output_len},
+               {"temperature", 0.0},
                {"stream", true},
                {"stream_options", {{"include_usage", true}}}};
-  body.update(target.fields);
   if (target.ignore_eos) body["ignore_eos"] = true;
-  if (target.logprobs && target.chat) {
-    body["logprobs"] = true;
-    body["top_logprobs"] = *target.logprobs;
-  } else if (target.logprobs) {
-    body["logprobs"] = *target.logprobs;
-  }
   if (target.chat) {
     body["messages"] = {{{"role", "user"}, {"content", request.prompt_text.value_or("")}}};
   } else if (request.prompt_text) {
@@ -154,12 +141,8 @@ LoadClient::Result LoadClient::Run(const std::vector<BenchRequest>& requests,
     net::HttpCall call{.method = "POST", .url = target_.url};
     call.headers = target_.headers;
     call.headers.emplace_back("Content-Type", "application/json");
-    if (!target_.request_id_prefix.empty()) {
-      call.headers.emplace_back("X-Request-Id", target_.request_id_prefix + std::to_string(i));
-    }
     call.body = RequestBody(target_, requests[i]);
-    const Time arrival = start + Duration::Seconds(requests[i].arrival_s);
-    const Duration wait = arrival - clock_.Now();
+    const Duration wait = start + Duration::Seconds(requests[i].arrival_s) - clock_.Now();
     if (wait.ns > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(wait.ns));
     {
       MutexLock lock(shared.mutex);
@@ -176,11 +159,10 @@ LoadClient::Result LoadClient::Run(const std::vector<BenchRequest>& requests,
         {.on_head = [timer](int status, const net::HttpHeaders&) { timer->Head(status); },
          .on_data = [timer, this](std::string_view part) { timer->Data(part, clock_.Now()); },
          .on_done =
-             [&, timer, i, sent, arrival, prompt_tokens](Status status) {
+             [&, timer, i, sent, prompt_tokens](Status status) {
                Outcome outcome = timer->Finish(status, clock_.Now());
                if (outcome.prompt_tokens == 0) outcome.prompt_tokens = prompt_tokens;
                outcome.start_s = (sent - start).seconds();
-               outcome.queue_s = (sent - arrival).seconds();
                MutexLock lock(shared.mutex);
                shared.failed += outcome.ok() ? 0 : 1;
                result.outcomes[i] = std::move(outcome);

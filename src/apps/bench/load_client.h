@@ -13,7 +13,6 @@
 #include "apps/bench/metrics.h"
 #include "apps/bench/workload.h"
 #include "base/clock.h"
-#include "base/json.h"
 #include "net/http/http_client.h"
 
 namespace millrace::apps {
@@ -21,18 +20,13 @@ namespace millrace::apps {
 struct LoadTarget {
   net::Url url;  // of the endpoint
   std::string model;
-  net::HttpHeaders headers;       // of every request, beside Content-Type
-  std::string request_id_prefix;  // not empty: request i has the X-Request-Id PREFIX<i>
-  bool chat = false;              // the endpoint is /v1/chat/completions
+  net::HttpHeaders headers;  // of every request, beside Content-Type
+  bool chat = false;         // the endpoint is /v1/chat/completions
   bool ignore_eos = false;
-  std::optional<int> logprobs;   // asked for with each token
-  Json fields = Json::object();  // of every body: sampling parameters and what else is wanted
 };
 
-// Whether a benchmark writes this field of a body itself, so that LoadTarget::fields may not.
-bool IsOwnField(const std::string& name);
-
-// The JSON of one request. It asks for a stream that ends with its token counts.
+// The JSON of one request. It asks for the likeliest tokens, in a stream that ends with its token
+// counts.
 std::string RequestBody(const LoadTarget& target, const BenchRequest& request);
 
 class LoadClient {

@@ -30,7 +30,7 @@ std::vector<std::string> SplitCommas(const std::string& text) {
 struct Totals {
   int completed = 0, failed = 0, good = 0;
   int64_t input_tokens = 0, output_tokens = 0;
-  std::vector<double> ttfts, tpots, itls, e2els, queue_times, with_queue, per_token;  // seconds
+  std::vector<double> ttfts, tpots, itls, e2els, per_token;  // seconds
 };
 
 Totals Sum(const std::vector<Outcome>& outcomes, const Goodput& goodput) {
@@ -48,8 +48,6 @@ Totals Sum(const std::vector<Outcome>& outcomes, const Goodput& goodput) {
     if (o.output_tokens > 1) totals.tpots.push_back(o.TpotSeconds());
     totals.itls.insert(totals.itls.end(), o.itls_s.begin(), o.itls_s.end());
     totals.e2els.push_back(o.latency_s);
-    totals.queue_times.push_back(o.queue_s);
-    totals.with_queue.push_back(o.latency_s + o.queue_s);
     if (o.output_tokens > 0) totals.per_token.push_back(o.latency_s / o.output_tokens);
   }
   return totals;
@@ -128,7 +126,7 @@ class Writer {
 
 void AddPerRequest(const std::vector<Outcome>& outcomes, Json& json) {
   for (const char* key : {"input_lens", "output_lens", "ttfts", "itls", "latencies", "start_times",
-                          "queue_times", "generated_texts", "errors"}) {
+                          "generated_texts", "errors"}) {
     json[key] = Json::array();
   }
   for (const Outcome& o : outcomes) {
@@ -138,7 +136,6 @@ void AddPerRequest(const std::vector<Outcome>& outcomes, Json& json) {
     json["itls"].push_back(o.itls_s);
     json["latencies"].push_back(o.latency_s);
     json["start_times"].push_back(o.start_s);
-    json["queue_times"].push_back(o.queue_s);
     json["generated_texts"].push_back(o.text);
     json["errors"].push_back(o.error);
   }
@@ -226,7 +223,7 @@ Result<Goodput> ParseGoodput(const std::vector<std::string>& pairs) {
 Result<std::vector<std::string>> ParseMetricNames(const std::string& text) {
   auto names = SplitCommas(text);
   for (const std::string& name : names) {
-    MR_RETURN_IF_ERROR(CheckChoice(name, {kMetricNames.begin(), kMetricNames.end()}));
+    MR_RETURN_IF_ERROR(CheckChoice(name, {"ttft", "tpot", "itl", "e2el"}));
   }
   return names;
 }
@@ -270,14 +267,6 @@ Report MakeReport(const std::vector<Outcome>& outcomes, const ReportOptions& opt
   }
   if (wanted("itl")) writer.Metric("itl", "ITL", "Inter-token Latency", totals.itls, p);
   if (wanted("e2el")) writer.Metric("e2el", "E2EL", "End-to-end Latency", totals.e2els, p);
-  if (wanted(kClientQueueTime)) {
-    writer.Metric(kClientQueueTime, "Client Queue Time", "Client-side Queueing", totals.queue_times,
-                  p);
-  }
-  if (wanted(kE2elWithQueue)) {
-    writer.Metric(kE2elWithQueue, "E2EL incl. Client Queue", "Queue-inclusive End-to-end Latency",
-                  totals.with_queue, p);
-  }
   if (options.orca) {
     const double median = Median(totals.per_token) * 1000;
     writer.Rule("Latency per Generated Token", '-');

@@ -2,7 +2,6 @@
 // bench serve`, so that results can be compared line by line. Pure functions; any thread.
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,7 +17,6 @@ struct Outcome {
   int prompt_tokens = 0;
   int output_tokens = 0;
   double start_s = 0;          // when it was sent, from the start of the run
-  double queue_s = 0;          // how long it waited here until fewer requests were in flight
   double ttft_s = 0;           // to the first token
   double latency_s = 0;        // to the end
   std::vector<double> itls_s;  // between consecutive pieces of the stream
@@ -47,14 +45,10 @@ struct ReportOptions {
   std::optional<int> max_concurrency;
   double request_rate = 0;  // infinity: all at once
   Goodput goodput;
-  std::vector<std::string> metrics = {"ttft", "tpot", "itl"};  // or others of kMetricNames
+  std::vector<std::string> metrics = {"ttft", "tpot", "itl"};  // and "e2el"
   std::vector<double> percentiles = {99};
   bool orca = false;  // adds Orca's median of latency per generated token (OSDI'22, 6.2)
 };
-inline constexpr char kClientQueueTime[] = "client_queue_time";
-inline constexpr char kE2elWithQueue[] = "e2el_including_client_queue";
-inline constexpr std::array<const char*, 6> kMetricNames = {
-    "ttft", "tpot", "itl", "e2el", kClientQueueTime, kE2elWithQueue};
 // Parse "ttft,tpot,itl,e2el" and "50,99.9".
 Result<std::vector<std::string>> ParseMetricNames(const std::string& text);
 Result<std::vector<double>> ParsePercentiles(const std::string& text);

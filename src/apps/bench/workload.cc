@@ -17,7 +17,7 @@ namespace millrace::apps {
 namespace {
 
 // Separate random streams of one seed.
-enum Stream : uint64_t { kLengths = 1, kPrefix, kTokens, kBlocks, kArrivals, kOrder };
+enum Stream : uint64_t { kLengths = 1, kPrefix, kTokens, kBlocks, kArrivals };
 
 uint64_t StreamSeed(const WorkloadOptions& options, Stream stream, uint64_t index = 0) {
   return HashCounter(HashCounter(options.seed, stream), index);
@@ -55,46 +55,6 @@ std::vector<BenchRequest> RandomRequests(const WorkloadOptions& options, Range i
                  requests[i].prompt);
   }
   return requests;
-}
-
-// The prefixes take turns, so that each is used equally often; then the order is drawn.
-Result<std::vector<BenchRequest>> PrefixRequests(const WorkloadOptions& options) {
-  if (options.num_prompts < options.repeated_prefixes) {
-    return InvalidArgument(
-        fmt::format("{} prompts cannot begin with {} prefixes; raise --num-prompts or lower "
-                    "--prefix-repetition-num-prefixes",
-                    options.num_prompts, options.repeated_prefixes));
-  }
-  std::vector<BenchRequest> requests(static_cast<size_t>(options.num_prompts));
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const size_t prefix = i % static_cast<size_t>(options.repeated_prefixes);
-    requests[i].output_len = options.repeated_output_len;
-    AppendTokens(StreamSeed(options, kPrefix, prefix), options.repeated_prefix_len,
-                 options.vocab_size, requests[i].prompt);
-    AppendTokens(StreamSeed(options, kTokens, i), options.repeated_suffix_len, options.vocab_size,
-                 requests[i].prompt);
-  }
-  Rng order(StreamSeed(options, kOrder));
-  for (size_t left = requests.size(); left > 1; --left) {
-    const auto drawn = static_cast<size_t>(order.Between(0, static_cast<int64_t>(left) - 1));
-    std::swap(requests[left - 1], requests[drawn]);
-  }
-  return requests;
-}
-
-std::vector<double> ArrivalsOf(const WorkloadOptions& options, size_t count) {
-  const uint64_t seed = StreamSeed(options, kArrivals);
-  if (!options.ramp_up) {
-    return sim::ArrivalTimes(static_cast<int>(count), options.request_rate, options.burstiness,
-                             seed);
-  }
-  Rng rng(seed);
-  std::vector<double> times(count);
-  double now = 0;
-  for (size_t i = 0; i < count; ++i) {
-    times[i] = now += sim::ArrivalGap(options.ramp_up->RateOf(i, count), options.burstiness, rng);
-  }
-  return times;
 }
 
 Result<std::string> ReadDataset(const WorkloadOptions& options) {
@@ -193,29 +153,6 @@ Result<std::vector<BenchRequest>> TraceRequests(const WorkloadOptions& options) 
 
 }  // namespace
 
-const char* NameOf(RampShape shape) {
-  return shape == RampShape::kLinear ? "linear" : "exponential";
-}
-
-double RampUp::RateOf(size_t index, size_t total) const {
-  const double progress =
-      total < 2 ? 0 : static_cast<double>(index) / static_cast<double>(total - 1);
-  const double start = start_rps, end = end_rps;
-  return shape == RampShape::kLinear ? start + (end - start) * progress
-                                     : start * std::pow(end / start, progress);
-}
-
-std::vector<RateChange> RateChanges(const RampUp& ramp, const std::vector<BenchRequest>& requests) {
-  std::vector<RateChange> changes = {{ramp.start_rps, 0}};
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const auto rate = static_cast<int>(ramp.RateOf(i, requests.size()) + 1e-9);  // pow rounds
-    while (changes.back().rps < rate) {
-      changes.push_back({changes.back().rps + 1, requests[i].arrival_s});
-    }
-  }
-  return changes;
-}
-
 bool FitLengths(int tokens, bool input_given, bool output_given, WorkloadOptions& options) {
   if (options.dataset != DatasetName::kRandom) return false;
   const auto longest = [&](int length) { return Around(length, options.range_ratio).high; };
@@ -252,15 +189,12 @@ Result<std::vector<BenchRequest>> MakeWorkload(const WorkloadOptions& options) {
       requests = RandomRequests(options, Around(options.input_len, options.range_ratio),
                                 Around(options.output_len, options.range_ratio));
       break;
-    case DatasetName::kPrefixRepetition: {
-      MR_ASSIGN_OR_RETURN(requests, PrefixRequests(options));
-      break;
-    }
     case DatasetName::kOrca:  // OSDI'22, section 6.2
       requests = RandomRequests(options, {32, 512}, {1, 128});
       break;
   }
-  const auto times = ArrivalsOf(options, requests.size());
+  const auto times = sim::ArrivalTimes(static_cast<int>(requests.size()), options.request_rate,
+                                       options.burstiness, StreamSeed(options, kArrivals));
   for (size_t i = 0; i < requests.size(); ++i) requests[i].arrival_s = times[i];
   return requests;
 }

@@ -13,35 +13,20 @@
 
 namespace millrace::apps {
 
-enum class DatasetName { kRandom, kPrefixRepetition, kCustom, kTrace, kOrca };
-
-// A rate that rises over the run; the rate of each request follows from its index.
-enum class RampShape { kLinear, kExponential };
-const char* NameOf(RampShape shape);
-struct RampUp {
-  RampShape shape = RampShape::kLinear;
-  int start_rps = 1, end_rps = 1;  // REQUIRES: 1 <= start_rps <= end_rps
-  double RateOf(size_t index, size_t total) const;
-};
+enum class DatasetName { kRandom, kCustom, kTrace, kOrca };
 
 struct WorkloadOptions {
   DatasetName dataset = DatasetName::kRandom;
   std::string path;  // kCustom: JSON lines; kTrace: see sim/load/trace.h
   int num_prompts = 1000;
-  int input_len = 1024;    // kRandom
-  int output_len = 128;    // kRandom
-  int prefix_len = 0;      // kRandom: first tokens shared by all prompts, besides input_len
-  double range_ratio = 0;  // kRandom: lengths uniform in len * [1 - ratio, 1 + ratio]
-  // kPrefixRepetition: each prompt is one of a few prefixes and a suffix of its own.
-  int repeated_prefix_len = 256;
-  int repeated_suffix_len = 256;
-  int repeated_prefixes = 10;
-  int repeated_output_len = 128;
+  int input_len = 1024;         // kRandom
+  int output_len = 128;         // kRandom
+  int prefix_len = 0;           // kRandom: first tokens shared by all prompts, besides input_len
+  double range_ratio = 0;       // kRandom: lengths uniform in len * [1 - ratio, 1 + ratio]
   int custom_output_len = 256;  // kCustom: for lines without a length
   double length_scale = 1;      // kTrace: factor on input and output lengths
   int vocab_size = 1000;        // token ids are in [0, vocab_size)
   double request_rate = std::numeric_limits<double>::infinity();
-  std::optional<RampUp> ramp_up;  // instead of request_rate; not for kTrace
   double burstiness = 1;
   uint64_t seed = 0;
 };
@@ -61,12 +46,5 @@ bool FitLengths(int tokens, bool input_given, bool output_given, WorkloadOptions
 // With an infinite rate, kTrace replays the recorded times; with a finite rate, it stretches them
 // to that mean rate. Other workloads arrive by ArrivalTimes().
 Result<std::vector<BenchRequest>> MakeWorkload(const WorkloadOptions& options);
-
-// When a rising rate reached each whole number of requests per second.
-struct RateChange {
-  int rps = 0;
-  double at_s = 0;  // from the start of the run
-};
-std::vector<RateChange> RateChanges(const RampUp& ramp, const std::vector<BenchRequest>& requests);
 
 }  // namespace millrace::apps

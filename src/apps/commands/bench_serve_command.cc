@@ -2,16 +2,12 @@
 // of `vllm bench serve`; docs/cli.md lists which of its flags exist here.
 #include <fmt/format.h>
 
-#include <chrono>
 #include <climits>
 #include <cmath>
-#include <ctime>
-#include <thread>
 #include <utility>
 
 #include "apps/bench/load_client.h"
 #include "apps/bench/metrics.h"
-#include "apps/bench/prompt_texts.h"
 #include "apps/cli/parse.h"
 #include "apps/commands/bench_serve_file.h"
 #include "apps/commands/bench_serve_flags.h"
@@ -24,9 +20,6 @@
 
 namespace millrace::apps {
 namespace {
-
-constexpr int kTemplateTokens = 64;  // that a chat template may add to a prompt
-constexpr Duration kReadyRetry = Duration::Seconds(1);
 
 // The models that the server lists; at least one.
 Result<Json> ListedModels(net::HttpClient& http, const net::Url& base,
@@ -52,38 +45,24 @@ Result<Json> ListedModels(net::HttpClient& http, const net::Url& base,
                                         Printable(response->body), advice));
 }
 
-// The name of the model in the requests, and that in the report.
-struct ModelNames {
-  std::string served, reported;
-};
-
-Result<ModelNames> NamesOfModel(const BenchServeFlags& flags, net::HttpClient& http,
-                                const net::HttpHeaders& headers) {
-  ModelNames names{flags.served_model_name, flags.model};
-  if (names.served.empty() && names.reported.empty()) {
+// Finds the model's name and sends one request, which must succeed.
+Result<std::string> TestRun(const BenchServeFlags& flags, net::HttpClient& http, LoadTarget target,
+                            BenchRequest request, const Clock& clock) {
+  target.model = flags.model;
+  if (target.model.empty()) {
     MR_ASSIGN_OR_RETURN(const net::Url base, BaseUrlOf(flags));
-    MR_ASSIGN_OR_RETURN(const Json listed, ListedModels(http, base, headers));
-    names.reported = listed[0]["id"].get<std::string>();
+    MR_ASSIGN_OR_RETURN(const Json listed, ListedModels(http, base, target.headers));
+    target.model = listed[0]["id"].get<std::string>();
   }
-  if (names.served.empty()) names.served = names.reported;
-  if (names.reported.empty()) names.reported = names.served;
-  return names;
-}
-
-// Finds the model and sends one request, which must succeed. `announced`: that has been said.
-Result<ModelNames> TryOnce(const BenchServeFlags& flags, net::HttpClient& http, LoadTarget& target,
-                           const BenchRequest& request, const Clock& clock, bool& announced) {
-  MR_ASSIGN_OR_RETURN(ModelNames names, NamesOfModel(flags, http, target.headers));
-  target.model = names.served;
-  if (!std::exchange(announced, true)) {
-    fmt::print("Starting initial single prompt test run...\n");
-    std::fflush(stdout);
-  }
+  fmt::print("Starting initial single prompt test run...\n");
+  std::fflush(stdout);
+  request.arrival_s = 0;
   const auto test = LoadClient(http, target, clock).Run({request}, std::nullopt, [](int, int) {});
   if (!test.outcomes[0].ok()) {
     return FailedPrecondition("the initial test run failed: " + test.outcomes[0].error);
   }
-  return names;
+  fmt::print("Initial test run completed.\n");
+  return target.model;
 }
 
 // How many tokens a request to the model may have with its answer. nullopt: the server does not
@@ -91,14 +70,14 @@ Result<ModelNames> TryOnce(const BenchServeFlags& flags, net::HttpClient& http, 
 Result<std::optional<int>> ContextOf(const BenchServeFlags& flags, net::HttpClient& http,
                                      const net::HttpHeaders& headers) {
   MR_ASSIGN_OR_RETURN(const net::Url base, BaseUrlOf(flags));
-  const std::string& name = flags.served_model_name.empty() ? flags.model : flags.served_model_name;
   const auto listed = ListedModels(http, base, headers);
-  if (listed.status().code() == StatusCode::kFailedPrecondition && !name.empty()) {
+  if (listed.status().code() == StatusCode::kFailedPrecondition && !flags.model.empty()) {
     return std::optional<int>();  // a server without that route
   }
   MR_RETURN_IF_ERROR(listed.status());
   for (const Json& model : *listed) {
-    const bool meant = name.empty() || (model.is_object() && model.value("id", Json()) == name);
+    const bool meant =
+        flags.model.empty() || (model.is_object() && model.value("id", Json()) == flags.model);
     if (!meant || !model.is_object()) continue;
     const auto length = model.find("max_model_len");
     if (length == model.end() || !length->is_number_integer() || *length < 2 || *length > INT_MAX) {
@@ -109,47 +88,18 @@ Result<std::optional<int>> ContextOf(const BenchServeFlags& flags, net::HttpClie
   return std::optional<int>();
 }
 
-// Calls `attempt` until it succeeds, for the time of --ready-check-timeout-sec.
-template <typename Attempt>
-auto UntilReady(const BenchServeFlags& flags, const Clock& clock, const Attempt& attempt)
-    -> decltype(attempt()) {
-  const Time deadline = clock.Now() + Duration::Seconds(flags.ready_check_timeout_s);
-  for (;;) {
-    auto result = attempt();
-    if (result.ok() || clock.Now() + kReadyRetry >= deadline) return result;
-    std::this_thread::sleep_for(std::chrono::nanoseconds(kReadyRetry.ns));
-  }
-}
-
 // The default lengths are those of `vllm bench serve`, which a small context cannot hold.
 Status FitToServer(const BenchServeFlags& flags, net::HttpClient& http,
-                   const net::HttpHeaders& headers, const Clock& clock, WorkloadOptions& workload) {
+                   const net::HttpHeaders& headers, WorkloadOptions& workload) {
   const bool input = flags.given.contains("random-input-len");
   const bool output = flags.given.contains("random-output-len");
   if (workload.dataset != DatasetName::kRandom || (input && output)) return OkStatus();
-  MR_ASSIGN_OR_RETURN(const std::optional<int> context,
-                      UntilReady(flags, clock, [&] { return ContextOf(flags, http, headers); }));
+  MR_ASSIGN_OR_RETURN(const std::optional<int> context, ContextOf(flags, http, headers));
   if (!context) return OkStatus();
-  const int usable = *context - (flags.chat() ? kTemplateTokens : 0);
-  if (!FitLengths(usable, input, output, workload)) return OkStatus();
+  if (!FitLengths(*context, input, output, workload)) return OkStatus();
   fmt::print("The server's context has {} tokens, so requests have {} and ask for {}.\n", *context,
              workload.input_len, workload.output_len);
   return OkStatus();
-}
-
-// Sends the first request again and again for the time of --ready-check-timeout-sec.
-Result<ModelNames> WaitUntilReady(const BenchServeFlags& flags, net::HttpClientOptions options,
-                                  LoadTarget& target, BenchRequest request, const Clock& clock) {
-  request.arrival_s = 0;
-  bool announced = false;
-  const Duration limit = Duration::Seconds(flags.ready_check_timeout_s);
-  if (limit.ns > 0) options.read_timeout = std::min(options.read_timeout, limit);
-  MR_ASSIGN_OR_RETURN(const auto http, net::HttpClient::Start(options));
-  MR_ASSIGN_OR_RETURN(ModelNames names, UntilReady(flags, clock, [&] {
-                        return TryOnce(flags, *http, target, request, clock, announced);
-                      }));
-  fmt::print("Initial test run completed.\n");
-  return names;
 }
 
 // Requests like the first of the run.
@@ -162,19 +112,14 @@ void WarmUp(LoadClient& client, const BenchServeFlags& flags, BenchRequest reque
   fmt::print("Warmup run completed.\n");
 }
 
-void PrintTraffic(const BenchServeFlags& flags, const WorkloadOptions& w) {
+void PrintTraffic(const BenchServeFlags& flags) {
+  const WorkloadOptions& w = flags.workload;
   fmt::print("Starting main benchmark run...\n");
   if (w.dataset == DatasetName::kTrace && std::isinf(w.request_rate)) {
     fmt::print("Using the timestamps of the trace file.\n");
   } else {
-    if (w.ramp_up) {
-      fmt::print("Traffic ramp-up strategy: {}, from {} to {} requests per second.\n",
-                 NameOf(w.ramp_up->shape), w.ramp_up->start_rps, w.ramp_up->end_rps);
-    } else {
-      fmt::print("Traffic request rate: {}\n", w.request_rate);
-    }
-    fmt::print("Burstiness factor: {} ({})\n", w.burstiness,
-               w.burstiness == 1 ? "Poisson process" : "Gamma distribution");
+    fmt::print("Traffic request rate: {}\nBurstiness factor: {} ({})\n", w.request_rate,
+               w.burstiness, w.burstiness == 1 ? "Poisson process" : "Gamma distribution");
   }
   fmt::print("Maximum request concurrency: {}\n",
              flags.max_concurrency ? std::to_string(*flags.max_concurrency) : "None");
@@ -195,57 +140,30 @@ LoadClient::Result Measure(LoadClient& client, const BenchServeFlags& flags,
   return result;
 }
 
-// With --tokenizer, prompts are texts that have as many tokens as their ids.
-Result<std::vector<BenchRequest>> RequestsFor(const BenchServeFlags& flags,
-                                              WorkloadOptions workload) {
-  if (flags.tokenizer.empty()) return MakeWorkload(workload);
-  const bool limited = flags.given.contains("random-vocab-size");
-  MR_ASSIGN_OR_RETURN(
-      const auto texts,
-      PromptTexts::Load(flags.tokenizer,
-                        limited ? std::optional(workload.vocab_size) : std::nullopt));
-  workload.vocab_size = texts.vocab_size();
-  MR_ASSIGN_OR_RETURN(auto requests, MakeWorkload(workload));
-  // The server adds what begins a text to a completion; to a chat, its template's tokens come on
-  // top.
-  MR_RETURN_IF_ERROR(texts.Apply(workload.seed, !flags.chat(), requests));
-  return requests;
-}
-
-double WallSeconds() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
-}
-
 Status RunBenchServe(const BenchServeFlags& flags) {
   RaiseFileLimit();
   const SteadyClock clock;
   MR_ASSIGN_OR_RETURN(ReportOptions report_options, ReportOptionsOf(flags));
-  WorkloadOptions workload = WorkloadOf(flags);
   net::HttpClientOptions http_options;
   http_options.verify_tls = !flags.insecure;
-  MR_ASSIGN_OR_RETURN(LoadTarget target, TargetOf(flags));
-  MR_ASSIGN_OR_RETURN(const auto first_http, net::HttpClient::Start(http_options));
-  MR_RETURN_IF_ERROR(FitToServer(flags, *first_http, target.headers, clock, workload));
-  MR_ASSIGN_OR_RETURN(const auto requests, RequestsFor(flags, workload));
-  MR_ASSIGN_OR_RETURN(const ModelNames names,
-                      WaitUntilReady(flags, http_options, target, requests.front(), clock));
   MR_ASSIGN_OR_RETURN(const auto http, net::HttpClient::Start(http_options));
+  MR_ASSIGN_OR_RETURN(LoadTarget target, TargetOf(flags));
+  WorkloadOptions workload = flags.workload;
+  workload.seed = static_cast<uint64_t>(flags.seed);
+  MR_RETURN_IF_ERROR(FitToServer(flags, *http, target.headers, workload));
+  MR_ASSIGN_OR_RETURN(const auto requests, MakeWorkload(workload));
+  MR_ASSIGN_OR_RETURN(target.model, TestRun(flags, *http, target, requests.front(), clock));
+  const std::string model = target.model;
   LoadClient client(*http, std::move(target), clock);
   WarmUp(client, flags, requests.front());
-  PrintTraffic(flags, workload);
-  const double started_s = WallSeconds();
+  PrintTraffic(flags);
   const auto result = Measure(client, flags, requests, clock);
   report_options.duration_s = result.duration_s;
-  Report report = MakeReport(result.outcomes, report_options);
+  const Report report = MakeReport(result.outcomes, report_options);
   fmt::print("{}", report.table);
-  if (workload.ramp_up) {
-    report.json[kRateChangesKey] = RateChangeEvents(*workload.ramp_up, requests, started_s);
-  }
-  if (flags.saves()) {
-    const Json header = ResultHeader(flags, names.reported, requests.size(), std::time(nullptr));
+  if (flags.save_result) {
     MR_ASSIGN_OR_RETURN(const std::string path,
-                        SaveResult(flags, names.reported, header, report.json));
+                        SaveResult(flags, model, requests.size(), report.json));
     fmt::print("Saved {}\n", path);
   }
   if (report.json["completed"] == 0) return FailedPrecondition("every request failed");

@@ -5,39 +5,17 @@
 
 namespace millrace::apps {
 
-namespace {
-
-void AddPrefixRepetitionOptions(Command& command, WorkloadOptions* options) {
-  constexpr char kGroup[] = "Workload";
-  const auto tokens = [](const char* name, int* target, int min) {
-    return IntOption(name, "TOKENS", target, min, sim::kTraceTokensMax);
-  };
-  command.Add(kGroup, tokens("prefix-repetition-prefix-len", &options->repeated_prefix_len, 0),
-              "Tokens of each repeated prefix");
-  command.Add(kGroup, tokens("prefix-repetition-suffix-len", &options->repeated_suffix_len, 1),
-              "Tokens of each prompt after its prefix");
-  command.Add(
-      kGroup,
-      IntOption("prefix-repetition-num-prefixes", "N", &options->repeated_prefixes, 1, 10'000'000),
-      "How many prefixes the prompts share");
-  command.Add(kGroup, tokens("prefix-repetition-output-len", &options->repeated_output_len, 1),
-              "Output tokens requested for each of these prompts");
-}
-
-}  // namespace
-
 void AddWorkloadOptions(Command& command, WorkloadOptions* options) {
   constexpr char kGroup[] = "Workload";
-  command.Add(kGroup,
-              ChoiceOption<DatasetName>("dataset-name", &options->dataset,
-                                        {{"random", DatasetName::kRandom},
-                                         {"prefix_repetition", DatasetName::kPrefixRepetition},
-                                         {"custom", DatasetName::kCustom},
-                                         {"trace", DatasetName::kTrace},
-                                         {"orca", DatasetName::kOrca}}),
-              "random: lengths as given; prefix_repetition: a few prefixes with many suffixes; "
-              "custom: JSON lines with a prompt; trace: a published trace "
-              "(Azure CSV, Mooncake JSON lines); orca: input U(32,512), output U(1,128) tokens");
+  command.Add(
+      kGroup,
+      ChoiceOption<DatasetName>("dataset-name", &options->dataset,
+                                {{"random", DatasetName::kRandom},
+                                 {"custom", DatasetName::kCustom},
+                                 {"trace", DatasetName::kTrace},
+                                 {"orca", DatasetName::kOrca}}),
+      "random: lengths as given; custom: JSON lines with a prompt; trace: a published trace "
+      "(Azure CSV, Mooncake JSON lines); orca: input U(32,512), output U(1,128) tokens");
   Option path = TextOption("dataset-path", "FILE", &options->path);
   path.kind = ValueKind::kFile;
   command.Add(kGroup, std::move(path), "The file of a custom or trace workload");
@@ -59,7 +37,6 @@ void AddWorkloadOptions(Command& command, WorkloadOptions* options) {
       kGroup,
       IntOption("random-prefix-len", "TOKENS", &options->prefix_len, 0, sim::kTraceTokensMax),
       "Tokens of a prefix that all random prompts share, besides their own");
-  AddPrefixRepetitionOptions(command, options);
   command.Add(kGroup, IntOption("random-vocab-size", "N", &options->vocab_size, 1, 1 << 22),
               "Random token ids are below N");
   command.Add(kGroup,
@@ -83,13 +60,6 @@ Status ValidateWorkload(const WorkloadOptions& options, const std::set<std::stri
     MR_RETURN_IF_ERROR(RefuseGiven(
         given, {"random-input-len", "random-output-len", "random-range-ratio", "random-prefix-len"},
         "needs --dataset-name random"));
-  }
-  if (options.dataset != DatasetName::kPrefixRepetition) {
-    MR_RETURN_IF_ERROR(
-        RefuseGiven(given,
-                    {"prefix-repetition-prefix-len", "prefix-repetition-suffix-len",
-                     "prefix-repetition-num-prefixes", "prefix-repetition-output-len"},
-                    "needs --dataset-name prefix_repetition"));
   }
   if (options.dataset == DatasetName::kCustom) {
     MR_RETURN_IF_ERROR(RefuseGiven(given, {"random-vocab-size"},

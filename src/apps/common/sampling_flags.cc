@@ -29,27 +29,25 @@ std::string FieldOf(std::string option_name) {
   return option_name;
 }
 
-// Adds options whose default is the model's, and notes which were given.
-struct SamplingAdder {
-  Command& command;
-  SamplingFlags* flags;
-  Option& operator()(Option option, std::string help) const {
+}  // namespace
+
+void AddSamplingOptions(Command& command, SamplingFlags* flags) {
+  SamplingParams& params = flags->params;
+  // Adds options whose default is the model's, and notes which were given.
+  const auto add = [&](Option option, std::string help) -> Option& {
     option.default_text.clear();
     option.set = [set = std::move(option.set), field = FieldOf(option.name),
-                  target = flags](const std::vector<std::string>& values) {
+                  flags](const std::vector<std::string>& values) {
       MR_RETURN_IF_ERROR(set(values));
-      target->given.insert(field);
+      flags->given.insert(field);
       return OkStatus();
     };
     return command.Add("Sampling", std::move(option), std::move(help));
-  }
-};
-
-}  // namespace
-
-void AddDistributionOptions(Command& command, SamplingFlags* flags) {
-  SamplingParams& params = flags->params;
-  const SamplingAdder add{command, flags};
+  };
+  Option& max_tokens = add(IntOption("max-tokens", "N", &params.max_tokens, 1, kSampledTokensMax),
+                           "Maximum number of tokens in an answer");
+  max_tokens.aliases = {"-n"};
+  max_tokens.default_text = std::to_string(*params.max_tokens);
   add(RealOption("temperature", "T", &params.temperature, 0, 100),
       "0 always takes the likeliest token [default: the model's, else 1]");
   add(RealOption("top-p", "P", &params.top_p, kSmallest, 1),
@@ -64,16 +62,6 @@ void AddDistributionOptions(Command& command, SamplingFlags* flags) {
       "Above 0: tokens of the answer so far become less likely");
   add(RealOption("frequency-penalty", "X", &params.frequency_penalty, -2, 2),
       "Like --presence-penalty, but for each time the token occurred");
-}
-
-void AddSamplingOptions(Command& command, SamplingFlags* flags) {
-  SamplingParams& params = flags->params;
-  const SamplingAdder add{command, flags};
-  Option& max_tokens = add(IntOption("max-tokens", "N", &params.max_tokens, 1, kSampledTokensMax),
-                           "Maximum number of tokens in an answer");
-  max_tokens.aliases = {"-n"};
-  max_tokens.default_text = std::to_string(*params.max_tokens);
-  AddDistributionOptions(command, flags);
   add(SeedOption("seed", &params.seed),
       "The same seed and prompt give the same answer [default: drawn]");
   add(TextListOption("stop", "TEXT", &params.stop), "Stop before any of these texts");

@@ -1,5 +1,4 @@
-// The sampling options of `chat`, `generate` and `bench serve`, and their form as fields of an API
-// request.
+// The sampling options of `chat` and `generate`, and their form as fields of an API request.
 #pragma once
 
 #include <set>
@@ -18,8 +17,6 @@ struct SamplingFlags {
 };
 
 void AddSamplingOptions(Command& command, SamplingFlags* flags);
-// Those of them that say which token is drawn: temperature, top-p, top-k, min-p and penalties.
-void AddDistributionOptions(Command& command, SamplingFlags* flags);
 // {"max_tokens": 256, "temperature": 0.5, ...}: the fields that were given.
 Json ToFields(const SamplingFlags& flags);
 
