@@ -147,7 +147,7 @@ std::vector<BenchRequest> Streams(int count, int vocab_size) {
 Result<std::vector<Outcome>> Send(uint16_t port, int at_once, const FrontEndOptions& options,
                                   const Clock& clock) {
   MR_ASSIGN_OR_RETURN(const auto http, net::HttpClient::Start({}));
-  LoadTarget target{.model = "model", .ignore_eos = true, .fields = {{"temperature", 0.0}}};
+  LoadTarget target{.model = "model", .ignore_eos = true};
   MR_ASSIGN_OR_RETURN(target.url,
                       net::ParseUrl(fmt::format("http://127.0.0.1:{}/v1/completions", port)));
   LoadClient client(*http, std::move(target), clock);
