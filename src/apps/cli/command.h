@@ -31,7 +31,7 @@ struct Command {
   std::vector<Option> options;
   std::vector<std::unique_ptr<Command>> children;
   std::map<std::string, std::string> removed;  // children of earlier versions: what replaces them
-  bool hidden = false;  // not in help, man page or completion
+  bool hidden = false;                         // not in help, man page or completion
   LogFormat log_format = LogFormat::kText;
   std::string log_level = "info";  // the default, or the value of --log-level
 
