@@ -38,6 +38,13 @@ struct EdgeSum {
   }
 };
 
+EdgeSum SumOf(const EdgeView& edge) {
+  return {.planned = edge.planned_tokens_per_s,
+          .tokens = static_cast<double>(edge.tokens),
+          .bytes = static_cast<double>(edge.bytes.value_or(0)),
+          .seconds = edge.seconds.value_or(0)};
+}
+
 // A row: stages of the same role and layers.
 struct Row {
   std::string name;
@@ -160,17 +167,14 @@ class Picture {
 
   void AddEdge(const EdgeView& edge, double seconds) {
     const bool hands_over = edge.phase == kHandOver;
-    EdgeSum flow{.planned = edge.planned_tokens_per_s,
-                 .tokens = static_cast<double>(edge.tokens),
-                 .bytes = static_cast<double>(edge.bytes),
-                 .seconds = edge.seconds};
+    EdgeSum flow = SumOf(edge);
     if (rates_) {
       const auto found = before_.find(std::tuple(edge.from, edge.to, edge.phase));
-      const EdgeView none, &before = found == before_.end() ? none : *found->second;
+      const EdgeSum before = SumOf(found == before_.end() ? EdgeView() : *found->second);
       // Counts that have become less began again with another plan.
-      if (edge.tokens >= before.tokens) flow.tokens -= static_cast<double>(before.tokens);
-      if (edge.bytes >= before.bytes && edge.seconds >= before.seconds) {
-        flow.bytes -= static_cast<double>(before.bytes);
+      if (flow.tokens >= before.tokens) flow.tokens -= before.tokens;
+      if (flow.bytes >= before.bytes && flow.seconds >= before.seconds) {
+        flow.bytes -= before.bytes;
         flow.seconds -= before.seconds;
       }
       flow.tokens /= std::max(seconds, kSecondsMin);

@@ -122,8 +122,8 @@ TEST(ClusterPicture, ASecondLookShowsRates) {
   ClusterView now = before;
   now.edges[0].tokens += 312;  // coordinator to p1
   now.edges[4].tokens += 300;  // p1 to d1
-  now.edges[4].bytes += 25'000'000;
-  now.edges[4].seconds += 2;
+  *now.edges[4].bytes += 25'000'000;
+  *now.edges[4].seconds += 2;
   now.edges[7].tokens = 30;  // coordinator to d1: another plan came into force
   const std::string text = Draw(now, EarlierView{before, 2});
   for (const char* line : {

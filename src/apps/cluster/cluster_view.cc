@@ -9,124 +9,19 @@
 #include <utility>
 
 #include "apps/cluster/cluster_picture.h"
-#include "apps/cluster/json_fields.h"
 #include "apps/common/text_table.h"
-#include "base/log.h"
 #include "base/units.h"
 
 namespace millrace::apps {
 namespace {
 
-constexpr size_t kSentenceBytesMax = 512;
-constexpr int kLayerMax = 1 << 20;
 constexpr size_t kLineWidth = 80;
 
-// [[0, 6], [8, 9]].
-std::vector<LayerRange> Layers(const Json& object) {
-  std::vector<LayerRange> out;
-  const auto at = object.find("layers");
-  if (at == object.end() || !at->is_array()) return out;
-  for (const Json& range : *at) {
-    if (!range.is_array() || range.size() != 2 || !range[0].is_number_integer() ||
-        !range[1].is_number_integer()) {
-      continue;
-    }
-    const auto begin = range[0].get<int64_t>(), end = range[1].get<int64_t>();
-    if (begin < 0 || begin >= end || end > kLayerMax) continue;
-    out.push_back({static_cast<int>(begin), static_cast<int>(end)});
-  }
-  return out;
-}
-
-int64_t CountField(const Json& object, const char* key) {
-  return std::max<int64_t>(0, IntegerField(object, key));
-}
-
-std::string NoticeText(const Json& worker) {
-  const auto at = worker.find("notice");
-  if (at == worker.end() || !at->is_object()) return "";
-  std::string text = FlagField(*at, "leaves") ? "leaving" : "may leave";
-  if (HasNumber(*at, "in_s")) text += fmt::format(" in {:.0f} s", RealField(*at, "in_s"));
-  return fmt::format("{} ({}: {})", text, TextField(*at, "source"), TextField(*at, "kind"));
-}
-
-WorkerView ReadWorker(const Json& json) {
-  WorkerView worker;
-  worker.name = TextField(json, "name");
-  worker.address = TextField(json, "address");
-  worker.device = TextField(json, "device");
-  worker.state = TextField(json, "state");
-  worker.note = TextField(json, "note", kSentenceBytesMax);
-  worker.notice = NoticeText(json);
-  worker.layers = Layers(json);
-  worker.rank = static_cast<int>(std::clamp<int64_t>(IntegerField(json, "rank"), 0, kLayerMax));
-  worker.ranks = static_cast<int>(std::clamp<int64_t>(IntegerField(json, "ranks"), 1, kLayerMax));
-  worker.weight_bytes = CountField(json, "weight_bytes");
-  worker.kv_bytes = CountField(json, "kv_bytes");
-  worker.batches = IntegerField(json, "batches");
-  worker.silent_s = RealField(json, "silent_s");
-  worker.memory_bytes = CountField(json, "memory_bytes");
-  if (HasNumber(json, "cores")) worker.cores = IntegerField(json, "cores");
-  worker.zone = TextField(json, "zone");
-  if (HasNumber(json, "price_usd_per_hour")) {
-    worker.price_usd_per_hour = RealField(json, "price_usd_per_hour");
-  }
-  worker.spot = FlagField(json, "spot");
-  worker.numeric_class = TextField(json, "numeric_class", kSentenceBytesMax);
-  worker.fingerprint = TextField(json, "fingerprint");
-  if (HasNumber(json, "prefill_tokens_per_s")) {
-    worker.rates =
-        cost::ProfileRates{.prefill_tokens_per_s = RealField(json, "prefill_tokens_per_s"),
-                           .decode_tokens_per_s = RealField(json, "decode_tokens_per_s")};
-  }
-  return worker;
-}
-
-std::vector<std::string> Names(const Json& object, const char* key) {
-  std::vector<std::string> names;
-  const auto at = object.find(key);
-  if (at == object.end() || !at->is_array()) return names;
-  for (const Json& name : *at) {
-    names.push_back(name.is_string() ? Printable(name.get<std::string>(), kNameBytesMax) : "");
-  }
-  return names;
-}
-
-PipelineView ReadPipeline(const Json& json) {
-  PipelineView pipeline;
-  pipeline.id = IntegerField(json, "id");
-  pipeline.workers = Names(json, "workers");
-  pipeline.layers = Layers(json);
-  pipeline.role = TextField(json, "role");
-  pipeline.state = TextField(json, "state");
-  pipeline.fingerprint = TextField(json, "fingerprint");
-  pipeline.requests = IntegerField(json, "requests");
-  pipeline.blocks_total = IntegerField(json, "blocks_total");
-  pipeline.blocks_used = IntegerField(json, "blocks_used");
-  return pipeline;
-}
-
-StageView ReadStage(const Json& json) {
-  const std::vector<LayerRange> layers = Layers(json);
-  return {.workers = Names(json, "workers"),
-          .layers = layers.empty() ? LayerRange{} : layers.front(),
-          .role = TextField(json, "role"),
-          .up = FlagField(json, "up"),
-          .kv_blocks = CountField(json, "kv_blocks"),
-          .kv_blocks_used = CountField(json, "kv_blocks_used"),
-          .running = CountField(json, "running"),
-          .waiting = CountField(json, "waiting")};
-}
-
-EdgeView ReadEdge(const Json& json) {
-  return {.from = TextField(json, "from"),
-          .to = TextField(json, "to"),
-          .phase = TextField(json, "phase"),
-          .planned_tokens_per_s = std::max(0.0, RealField(json, "planned_tokens_per_s")),
-          .tokens = CountField(json, "tokens"),
-          .requests = CountField(json, "requests"),
-          .bytes = CountField(json, "bytes"),
-          .seconds = std::max(0.0, RealField(json, "seconds"))};
+// "leaving in 23 s (aws: terminate)"
+std::string NoticeText(const NoticeView& notice) {
+  std::string text = notice.leaves ? "leaving" : "may leave";
+  if (notice.in_s) text += fmt::format(" in {:.0f} s", *notice.in_s);
+  return fmt::format("{} ({}: {})", text, notice.source, notice.kind);
 }
 
 // Between the controller and the worker: the slower direction, and the age of the older
@@ -154,16 +49,19 @@ std::string MachineTable(const ClusterView& view) {
                                                  "SPOT", "PREFILL", "DECODE", "CONTROLLER",
                                                  "BITS"}};
   const auto or_dash = [](const std::string& text) { return text.empty() ? "-" : text; };
-  const auto rate = [](double tokens_per_s) { return fmt::format("{:.0f} tok/s", tokens_per_s); };
+  const auto rate = [](const std::optional<double>& tokens_per_s) {
+    return tokens_per_s ? fmt::format("{:.0f} tok/s", *tokens_per_s) : "-";
+  };
   for (const WorkerView& worker : view.workers) {
+    const MachineFacts& facts = worker.machine;
     rows.push_back(
-        {worker.name, or_dash(worker.zone),
+        {worker.name, or_dash(facts.zone),
          worker.memory_bytes > 0 ? FormatBytes(worker.memory_bytes) : "-",
-         worker.cores ? FormatCount(*worker.cores) : "-",
-         worker.price_usd_per_hour ? fmt::format("{:g} USD/h", *worker.price_usd_per_hour) : "-",
-         worker.spot ? "yes" : "no", worker.rates ? rate(worker.rates->prefill_tokens_per_s) : "-",
-         worker.rates ? rate(worker.rates->decode_tokens_per_s) : "-",
-         ControllerLinkText(view.links, worker.name), or_dash(worker.numeric_class)});
+         facts.cores ? FormatCount(*facts.cores) : "-",
+         facts.price_usd_per_hour ? fmt::format("{:g} USD/h", *facts.price_usd_per_hour) : "-",
+         facts.spot ? "yes" : "no", rate(worker.prefill_tokens_per_s),
+         rate(worker.decode_tokens_per_s), ControllerLinkText(view.links, worker.name),
+         or_dash(worker.numeric_class)});
   }
   return TextTable(rows);
 }
@@ -201,14 +99,15 @@ std::string WorkerTable(const std::vector<WorkerView>& workers) {
 }
 
 std::string State(const ClusterView& view) {
-  std::string out = view.missing.empty() ? "ready" : "not ready: " + view.missing;
-  if (!view.degraded.empty()) out += ", but not every stage is up: " + view.degraded;
+  const std::string missing = view.missing.value_or(""), degraded = view.degraded.value_or("");
+  std::string out = missing.empty() ? "ready" : "not ready: " + missing;
+  if (!degraded.empty()) out += ", but not every stage is up: " + degraded;
   if (view.changing) out += "; changing to another plan";
   return out;
 }
 
 std::string RequestsText(const ClusterView& view) {
-  const WaitingView& waits = view.waiting_for;
+  const cluster::WaitingStatus& waits = view.waiting_for;
   const int64_t running =
       std::max<int64_t>(0, view.requests - waits.prefill - waits.decode - waits.transfer);
   std::string out = fmt::format("{} request{}: {} running", FormatCount(view.requests),
@@ -226,8 +125,8 @@ std::string RequestsText(const ClusterView& view) {
 std::string HeadText(const ClusterView& view) {
   std::string out =
       fmt::format("{}, plan {}, term {}: {}\n", view.model, view.epoch, view.term, State(view));
-  if (!view.given_up.empty()) {
-    out += fmt::format("plan {} was given up: {}\n", view.given_up_epoch, view.given_up);
+  if (view.given_up) {
+    out += fmt::format("plan {} was given up: {}\n", view.given_up->epoch, view.given_up->reason);
   }
   return out + RequestsText(view) + "\n";
 }
@@ -285,40 +184,9 @@ std::string LayersText(const std::vector<LayerRange>& layers) {
 }
 
 ClusterView ReadClusterView(const Json& status) {
-  ClusterView view;
-  if (!status.is_object()) return view;
-  view.model = TextField(status, "model");
-  view.term = IntegerField(status, "term");
-  view.epoch = IntegerField(status, "epoch");
-  view.missing = TextField(status, "missing", kSentenceBytesMax);
-  view.degraded = TextField(status, "degraded", kSentenceBytesMax);
-  view.changing = FlagField(status, "changing");
-  if (const auto at = status.find("given_up"); at != status.end() && at->is_object()) {
-    view.given_up = TextField(*at, "reason", kSentenceBytesMax);
-    view.given_up_epoch = IntegerField(*at, "plan");
-  }
-  for (const Json& worker : ObjectsField(status, "workers"))
-    view.workers.push_back(ReadWorker(worker));
-  for (const Json& pipeline : ObjectsField(status, "pipelines"))
-    view.pipelines.push_back(ReadPipeline(pipeline));
-  for (const Json& stage : ObjectsField(status, "stages")) view.stages.push_back(ReadStage(stage));
-  for (const Json& edge : ObjectsField(status, "edges")) view.edges.push_back(ReadEdge(edge));
-  view.links = ReadLinks(status);
-  view.requests = IntegerField(status, "requests");
-  view.moving = IntegerField(status, "moving");
-  if (const auto at = status.find("waiting_for"); at != status.end() && at->is_object()) {
-    view.waiting_for = {CountField(*at, "prefill"), CountField(*at, "decode"),
-                        CountField(*at, "transfer")};
-  }
-  const auto counters = status.find("counters");
-  if (counters != status.end() && counters->is_object()) {
-    for (const auto& [name, value] : counters->items()) {
-      if (value.is_number_integer()) {
-        view.counters.emplace_back(Printable(name, kNameBytesMax),
-                                   IntegerField(*counters, name.c_str()));
-      }
-    }
-  }
+  auto view = ReadJson<ClusterView>(status);
+  KeepMeasured(view.links);
+  if (view.given_up && view.given_up->reason.empty()) view.given_up.reset();
   return view;
 }
 
@@ -330,7 +198,7 @@ std::string FormatClusterView(const ClusterView& view) {
   out += view.workers.empty() ? "no worker has joined\n" : WorkerTable(view.workers);
   for (const WorkerView& worker : view.workers) {
     if (!worker.note.empty()) out += fmt::format("{}: {}\n", worker.name, worker.note);
-    if (!worker.notice.empty()) out += fmt::format("{}: {}\n", worker.name, worker.notice);
+    if (worker.notice) out += fmt::format("{}: {}\n", worker.name, NoticeText(*worker.notice));
   }
   if (!view.workers.empty()) out += "\n" + MachineTable(view);
   out += ClassTable(view);
@@ -346,7 +214,7 @@ std::string FormatClusterNow(const ClusterView& view, const std::optional<Earlie
   for (const WorkerView& worker : view.workers) {
     serving += worker.state == "serving" ? 1 : 0;
     if (worker.state != "serving") others.push_back(worker.name + " " + worker.state);
-    if (!worker.notice.empty()) others.push_back(worker.name + " " + worker.notice);
+    if (worker.notice) others.push_back(worker.name + " " + NoticeText(*worker.notice));
   }
   others.insert(others.begin(), fmt::format("{} serving", serving));
   return out + Wrapped("workers:", others) + CountersText(view);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "apps/cluster/cluster_metrics.h"
+#include "apps/cluster/cluster_view.h"
 #include "base/log.h"
 #include "base/mailbox.h"
 #include "base/mutex.h"
@@ -12,138 +13,107 @@
 namespace millrace::apps {
 namespace {
 
-Json RangesOf(const std::vector<LayerRange>& layers) {
-  Json all = Json::array();
-  for (const LayerRange& range : layers) all.push_back({range.begin, range.end});
-  return all;
-}
-
 std::string StateOf(const cluster::WorkerStatus& worker) {
   if (!worker.usable) return "unusable";
   if (worker.draining) return "draining";
   return worker.layers.empty() ? "idle" : "serving";
 }
 
-template <typename T>
-Json OrNull(const std::optional<T>& value) {
-  return value ? Json(*value) : Json();
-}
-
-// Into a worker's object: what it said of its machine.
-void PutMachine(const cluster::WorkerStatus& worker, Json& json) {
-  json["memory_bytes"] = worker.memory_bytes;
-  json["cores"] = OrNull(worker.machine.cores);
-  json["zone"] = worker.machine.zone;
-  json["price_usd_per_hour"] = OrNull(worker.machine.price_usd_per_hour);
-  json["spot"] = worker.machine.spot;
-  json["numeric_class"] = worker.numeric_class;
-}
-
-Json MachineJson(const cluster::WorkerStatus& worker) {
-  Json json = {{"name", worker.name}, {"device", worker.device}, {"host", worker.host_id}};
-  PutMachine(worker, json);
-  json["profile"] = worker.profile ? Json(cost::FormatProfileLine(*worker.profile)) : Json();
-  return json;
-}
-
-Json NoticeJson(const cluster::WorkerStatus& worker) {
-  if (!worker.notice) return {};
-  const NoticeOrigin& origin = worker.notice->origin;
-  return {{"source", NoticeSourceName(origin.source)},
-          {"kind", NoticeKindName(origin.kind)},
-          {"leaves", worker.notice->hard},
-          {"in_s", worker.notice_left ? Json(worker.notice_left->seconds()) : Json()}};
-}
-
-Json ToJson(const cluster::LinkStatus& link) {
-  return {{"from", link.from},
-          {"to", link.to},
-          {"latency_s", link.latency_s},
-          {"bytes_per_s", link.bytes_per_s},
-          {"age_s", link.age.seconds()}};
-}
-
-bool IsOfController(const cluster::LinkStatus& link) {
-  return link.from == cluster::EdgeFlows::kCoordinator ||
-         link.to == cluster::EdgeFlows::kCoordinator;
-}
-
-Json ToJson(const cluster::WorkerStatus& worker) {
-  Json json = {{"name", worker.name},
-               {"state", StateOf(worker)},
-               {"address", worker.control},
-               {"device", worker.device},
-               {"note", worker.note},
-               {"notice", NoticeJson(worker)},
-               {"layers", RangesOf(worker.layers)},
-               {"rank", worker.rank},
-               {"ranks", worker.ranks},
-               {"weight_bytes", worker.weight_bytes},
-               {"kv_bytes", worker.kv_bytes},
-               {"batches", worker.batches},
-               {"silent_s", worker.silent.seconds()}};
-  PutMachine(worker, json);
-  json["fingerprint"] = worker.fingerprint;
+WorkerView ViewOf(const cluster::WorkerStatus& worker) {
+  WorkerView view = {.name = worker.name,
+                     .address = worker.control,
+                     .device = worker.device,
+                     .state = StateOf(worker),
+                     .note = worker.note,
+                     .layers = worker.layers,
+                     .rank = worker.rank,
+                     .ranks = worker.ranks,
+                     .weight_bytes = worker.weight_bytes,
+                     .kv_bytes = worker.kv_bytes,
+                     .batches = static_cast<int64_t>(worker.batches),
+                     .silent_s = worker.silent.seconds(),
+                     .memory_bytes = worker.memory_bytes,
+                     .machine = worker.machine,
+                     .numeric_class = worker.numeric_class,
+                     .fingerprint = worker.fingerprint};
+  if (worker.notice) {
+    const NoticeOrigin& origin = worker.notice->origin;
+    view.notice = {.source = std::string(NoticeSourceName(origin.source)),
+                   .kind = std::string(NoticeKindName(origin.kind)),
+                   .leaves = worker.notice->hard};
+    if (worker.notice_left) view.notice->in_s = worker.notice_left->seconds();
+  }
   if (worker.profile) {
     const cost::ProfileRates rates = cost::RatesOf(*worker.profile);
-    json["prefill_tokens_per_s"] = rates.prefill_tokens_per_s;
-    json["decode_tokens_per_s"] = rates.decode_tokens_per_s;
+    view.prefill_tokens_per_s = rates.prefill_tokens_per_s;
+    view.decode_tokens_per_s = rates.decode_tokens_per_s;
   }
-  return json;
+  return view;
 }
 
-Json ToJson(const cluster::PipelineStatus& pipeline) {
-  const char* state = pipeline.retiring ? "retiring" : pipeline.open ? "open" : "opening";
-  return {{"id", pipeline.id.value()},
-          {"state", state},
-          {"role", plan::RoleName(pipeline.role)},
-          {"numeric_class", pipeline.numeric_class},
-          {"fingerprint", pipeline.fingerprint},
-          {"workers", pipeline.workers},
-          {"layers", RangesOf(pipeline.layers)},
-          {"requests", pipeline.requests},
-          {"blocks_total", pipeline.blocks_total},
-          {"blocks_used", pipeline.blocks_used}};
+MachineView MachineOf(const cluster::WorkerStatus& worker) {
+  MachineView view = {.name = worker.name,
+                      .device = worker.device,
+                      .host = worker.host_id,
+                      .numeric_class = worker.numeric_class,
+                      .memory_bytes = worker.memory_bytes,
+                      .machine = worker.machine};
+  if (worker.profile) view.profile = cost::FormatProfileLine(*worker.profile);
+  return view;
 }
 
-Json ToJson(const cluster::StageStatus& stage) {
-  return {{"workers", stage.workers},           {"layers", RangesOf({stage.layers})},
-          {"role", plan::RoleName(stage.role)}, {"up", stage.up},
-          {"kv_blocks", stage.kv_blocks},       {"kv_blocks_used", stage.kv_blocks_used},
-          {"running", stage.running},           {"waiting", stage.waiting}};
+PipelineView ViewOf(const cluster::PipelineStatus& pipeline) {
+  return {.id = static_cast<int64_t>(pipeline.id.value()),
+          .workers = pipeline.workers,
+          .layers = pipeline.layers,
+          .role = std::string(plan::RoleName(pipeline.role)),
+          .state = pipeline.retiring ? "retiring"
+                   : pipeline.open   ? "open"
+                                     : "opening",
+          .numeric_class = pipeline.numeric_class,
+          .fingerprint = pipeline.fingerprint,
+          .requests = pipeline.requests,
+          .blocks_total = pipeline.blocks_total,
+          .blocks_used = pipeline.blocks_used};
 }
 
-Json ToJson(const cluster::EdgeStatus& edge) {
+StageView ViewOf(const cluster::StageStatus& stage) {
+  return {.workers = stage.workers,
+          .layers = stage.layers,
+          .role = std::string(plan::RoleName(stage.role)),
+          .up = stage.up,
+          .kv_blocks = stage.kv_blocks,
+          .kv_blocks_used = stage.kv_blocks_used,
+          .running = stage.running,
+          .waiting = stage.waiting};
+}
+
+EdgeView ViewOf(const cluster::EdgeStatus& edge) {
   const cluster::EdgeFlows::Flow& flow = edge.since_plan;
-  Json json = {{"from", edge.from},
-               {"to", edge.to},
-               {"phase", plan::PhaseName(edge.phase)},
-               {"planned_tokens_per_s", edge.planned_tokens_per_s},
-               {"tokens", flow.tokens},
-               {"requests", flow.requests}};
+  EdgeView view = {.from = edge.from,
+                   .to = edge.to,
+                   .phase = std::string(plan::PhaseName(edge.phase)),
+                   .planned_tokens_per_s = edge.planned_tokens_per_s,
+                   .tokens = flow.tokens,
+                   .requests = flow.requests};
   if (edge.phase == EdgePhase::kHandOver) {
-    json["bytes"] = flow.bytes;
-    json["seconds"] = flow.seconds;
-    json["bytes_per_s"] =
-        flow.seconds > 0 ? Json(static_cast<double>(flow.bytes) / flow.seconds) : Json();
+    view.bytes = flow.bytes;
+    view.seconds = flow.seconds;
+    view.bytes_per_s.emplace();
+    if (flow.seconds > 0) *view.bytes_per_s = static_cast<double>(flow.bytes) / flow.seconds;
   }
-  return json;
+  return view;
 }
 
-Json ToJson(const ServerSizes& sizes) {
-  return {{"block_size", OrNull(sizes.block_size)},
-          {"max_num_seqs", OrNull(sizes.max_num_seqs)},
-          {"max_num_batched_tokens", OrNull(sizes.max_num_batched_tokens)},
-          {"max_model_len", OrNull(sizes.max_model_len)},
-          {"enable_prefix_caching", OrNull(sizes.enable_prefix_caching)}};
+LinkView ViewOf(const cluster::LinkStatus& link) {
+  return {link.from, link.to, link.latency_s, link.bytes_per_s, link.age.seconds()};
 }
 
-Json ToJson(const cluster::ControllerCounters& counters) {
-  Json all = Json::object();
-  for (const auto& counter : cluster::AllControllerCounters()) {
-    all[counter.name] = counters.*counter.value;
-  }
-  return all;
+template <typename All>
+auto ViewsOf(const All& all) {
+  std::vector<decltype(ViewOf(all.front()))> views;
+  for (const auto& each : all) views.push_back(ViewOf(each));
+  return views;
 }
 
 class ControllerAdmin : public serve::ClusterAdmin {
@@ -157,57 +127,8 @@ class ControllerAdmin : public serve::ClusterAdmin {
     });
   }
 
-  Json Describe() override {
-    const cluster::ClusterStatus status = host_.Describe();
-    Json workers = Json::array(), pipelines = Json::array(), stages = Json::array(),
-         edges = Json::array(), links = Json::array(), still = Json::array();
-    for (const auto& worker : status.workers) workers.push_back(ToJson(worker));
-    for (const auto& [name, reason] : status.still) {
-      still.push_back({{"name", name}, {"reason", reason}});
-    }
-    for (const auto& pipeline : status.pipelines) pipelines.push_back(ToJson(pipeline));
-    for (const auto& stage : status.stages) stages.push_back(ToJson(stage));
-    for (const auto& edge : status.edges) {
-      if (edge.planned || edge.since_plan.requests > 0) edges.push_back(ToJson(edge));
-    }
-    for (const auto& link : status.links) {
-      if (IsOfController(link)) links.push_back(ToJson(link));
-    }
-    Json given_up;
-    if (status.given_up) {
-      given_up = {{"plan", status.given_up->epoch}, {"reason", status.given_up->reason}};
-    }
-    return {{"model", model_},
-            {"term", status.term.value()},
-            {"epoch", status.epoch},
-            {"missing", OrNull(status.missing)},
-            {"degraded", OrNull(status.degraded)},
-            {"changing", status.changing},
-            {"given_up", given_up},
-            {"workers", workers},
-            {"still", still},
-            {"pipelines", pipelines},
-            {"stages", stages},
-            {"edges", edges},
-            {"links", links},
-            {"requests", status.requests},
-            {"waiting", status.waiting},
-            {"moving", status.moving},
-            {"waiting_for",
-             {{"prefill", status.waiting_for.prefill},
-              {"decode", status.waiting_for.decode},
-              {"transfer", status.waiting_for.transfer}}},
-            {"cross_class_replay", status.cross_class_replay},
-            {"server", ToJson(status.server)},
-            {"counters", ToJson(status.counters)}};
-  }
-  Json Machines() override {
-    const cluster::ClusterStatus status = host_.Describe();
-    Json workers = Json::array(), links = Json::array();
-    for (const auto& worker : status.workers) workers.push_back(MachineJson(worker));
-    for (const auto& link : status.links) links.push_back(ToJson(link));
-    return {{"workers", workers}, {"links", links}, {"server", ToJson(status.server)}};
-  }
+  Json Describe() override { return StatusJson(model_, host_.Describe()); }
+  Json Machines() override { return MachinesJson(host_.Describe()); }
   Result<int64_t> ApplyPlan(Plan plan, std::vector<std::string> workers,
                             const std::string& text) override {
     const MutexLock lock(applying_);  // a plan is written before it is settled
@@ -243,6 +164,43 @@ class ControllerAdmin : public serve::ClusterAdmin {
 };
 
 }  // namespace
+
+Json StatusJson(const std::string& model, const cluster::ClusterStatus& status) {
+  ClusterView view = {.model = model,
+                      .term = static_cast<int64_t>(status.term.value()),
+                      .epoch = status.epoch,
+                      .missing = status.missing,
+                      .degraded = status.degraded,
+                      .changing = status.changing,
+                      .given_up = status.given_up,
+                      .workers = ViewsOf(status.workers),
+                      .still = status.still,
+                      .pipelines = ViewsOf(status.pipelines),
+                      .stages = ViewsOf(status.stages),
+                      .links = ViewsOf(status.links),
+                      .requests = status.requests,
+                      .waiting = status.waiting,
+                      .moving = status.moving,
+                      .waiting_for = status.waiting_for,
+                      .cross_class_replay = status.cross_class_replay,
+                      .server = status.server};
+  for (const auto& edge : status.edges) {
+    if (edge.planned || edge.since_plan.requests > 0) view.edges.push_back(ViewOf(edge));
+  }
+  std::erase_if(view.links, [](const LinkView& link) {
+    return link.from != kControllerEnd && link.to != kControllerEnd;
+  });
+  for (const auto& counter : cluster::AllControllerCounters()) {
+    view.counters[counter.name] = static_cast<int64_t>(status.counters.*counter.value);
+  }
+  return WriteJson(std::move(view));
+}
+
+Json MachinesJson(const cluster::ClusterStatus& status) {
+  MachinesView view = {.links = ViewsOf(status.links), .server = status.server};
+  for (const auto& worker : status.workers) view.machines.push_back(MachineOf(worker));
+  return WriteJson(std::move(view));
+}
 
 std::unique_ptr<serve::ClusterAdmin> NewControllerAdmin(cluster::ControllerHost& host,
                                                         std::string model,

@@ -1,4 +1,5 @@
 // NewControllerAdmin: makes the object through which the routes under /cluster act on a controller.
+// The JSON of its answers is that of ClusterView and MachinesView.
 #pragma once
 
 #include <memory>
@@ -9,6 +10,10 @@
 #include "serve/observe/cluster_admin.h"
 
 namespace millrace::apps {
+
+// The answers of GET /cluster/status and /cluster/machines. Pure; any thread.
+Json StatusJson(const std::string& model, const cluster::ClusterStatus& status);
+Json MachinesJson(const cluster::ClusterStatus& status);
 
 // Any thread may call the result while `host` exists. `kept` stores each plan that is applied;
 // null: plans are not stored. With `kept`, `host` calls the result, so `host` must be destroyed

@@ -7,17 +7,14 @@
 #include <map>
 #include <vector>
 
-#include "apps/cluster/json_fields.h"
 #include "base/statistics.h"
 #include "cluster/control/parts/link_probes.h"
-#include "cost/profile.h"
 #include "plan/io/quantity.h"
 
 namespace millrace::apps {
 namespace {
 
 constexpr size_t kNamedMax = 5;  // workers that lack something
-constexpr size_t kTextBytesMax = 1024;
 // Where no link was measured: two machines of one room.
 constexpr double kAssumedBytesPerS = 125e6, kAssumedLatency_s = 0.5e-3;
 
@@ -59,28 +56,31 @@ std::string SingleQuoted(const std::string& text) {
   return out + "'";
 }
 
+bool HasProfile(const MachineView& machine) { return !machine.profile.value_or("").empty(); }
+
 std::string NodeText(const MachineView& machine) {
   std::string out = fmt::format("  - name: {}\n", Quoted(machine.name));
-  if (!machine.zone.empty()) out += fmt::format("    region: {}\n", Quoted(machine.zone));
+  const MachineFacts& facts = machine.machine;
+  if (!facts.zone.empty()) out += fmt::format("    region: {}\n", Quoted(facts.zone));
   out +=
       fmt::format("    device: {}\n", Quoted(machine.device.empty() ? "unknown" : machine.device));
-  if (machine.cores) out += fmt::format("    # {} cores\n", *machine.cores);
+  if (facts.cores) out += fmt::format("    # {} cores\n", *facts.cores);
   out += fmt::format("    memory: {} B\n",
                      std::clamp(machine.memory_bytes, kMemoryBytesMin, kMemoryBytesMax));
-  if (machine.price_usd_per_hour) {
-    out += fmt::format("    price: {} USD/h\n", *machine.price_usd_per_hour);
+  if (facts.price_usd_per_hour) {
+    out += fmt::format("    price: {} USD/h\n", *facts.price_usd_per_hour);
   } else {
     out += "    # its price is not known\n";
   }
-  if (machine.spot) out += "    spot: true\n";
+  if (facts.spot) out += "    spot: true\n";
   if (!machine.numeric_class.empty()) {
     out += fmt::format("    numeric_class: {}\n", Quoted(machine.numeric_class));
   }
-  if (machine.profile.empty()) {
+  if (HasProfile(machine)) {
+    out += fmt::format("    profile: {}\n", SingleQuoted(*machine.profile));
+  } else {
     out +=
         "    # no profile: the planner takes that of a node with this device, or of the slowest\n";
-  } else {
-    out += fmt::format("    profile: {}\n", SingleQuoted(machine.profile));
   }
   return out;
 }
@@ -95,8 +95,8 @@ SortedLinks SortLinks(const MachinesView& view) {
   SortedLinks sorted;
   std::map<std::string, std::string> zones;  // by name
   for (const MachineView& machine : view.machines) {
-    zones[machine.name] = machine.zone;
-    if (machine.zone != view.machines.front().zone) sorted.zones_differ = true;
+    zones[machine.name] = machine.machine.zone;
+    if (machine.machine.zone != view.machines.front().machine.zone) sorted.zones_differ = true;
   }
   for (const LinkView& link : view.links) {
     const auto from = zones.find(link.from), to = zones.find(link.to);
@@ -154,84 +154,34 @@ std::string LinksText(const MachinesView& view) {
 }
 
 // Nothing for a controller that does not say its sizes.
-std::string ServerText(const ServerSizes& server) {
+std::string ServerText(ServerSizes server) {
   std::string out;
-  const auto add = [&](const char* key, const auto& value) {
-    if (value) out += fmt::format("{}{}: {}", out.empty() ? "" : ", ", key, *value);
-  };
-  add("block_size", server.block_size);
-  add("max_num_seqs", server.max_num_seqs);
-  add("max_num_batched_tokens", server.max_num_batched_tokens);
-  add("max_model_len", server.max_model_len);
-  add("enable_prefix_caching", server.enable_prefix_caching);
+  ForEachJsonField(server, [&out](const JsonField& field, const auto& value) {
+    if (value) out += fmt::format("{}{}: {}", out.empty() ? "" : ", ", field.name, *value);
+  });
   return out.empty() ? "" : fmt::format("server: {{{}}}\n", out);
-}
-
-// A number outside 1 to `max` is taken for none: the cluster file would be refused.
-std::optional<int> SizeField(const Json& object, const char* key, int max) {
-  if (!HasNumber(object, key)) return std::nullopt;
-  const int64_t value = IntegerField(object, key);
-  return value >= 1 && value <= max ? std::optional(static_cast<int>(value)) : std::nullopt;
-}
-
-ServerSizes ServerField(const Json& answer) {
-  const auto found = answer.find("server");
-  if (found == answer.end() || !found->is_object()) return {};
-  ServerSizes sizes;
-  sizes.block_size = SizeField(*found, "block_size", ServerSizes::kBlockSizeMax);
-  if (sizes.block_size.value_or(0) % ServerSizes::kBlockSizeStep != 0) sizes.block_size.reset();
-  sizes.max_num_seqs = SizeField(*found, "max_num_seqs", ServerSizes::kNumSeqsMax);
-  sizes.max_num_batched_tokens =
-      SizeField(*found, "max_num_batched_tokens", ServerSizes::kNumBatchedTokensMax);
-  sizes.max_model_len = SizeField(*found, "max_model_len", ServerSizes::kModelLenMax);
-  const auto caching = found->find("enable_prefix_caching");
-  if (caching != found->end() && caching->is_boolean()) {
-    sizes.enable_prefix_caching = caching->get<bool>();
-  }
-  return sizes;
 }
 
 }  // namespace
 
 MachinesView ReadMachinesView(const Json& answer) {
-  MachinesView view;
-  if (!answer.is_object()) return view;
-  view.model = TextField(answer, "model", kTextBytesMax);
-  for (const Json& json : ObjectsField(answer, "workers")) {
-    MachineView& machine = view.machines.emplace_back();
-    machine.name = TextField(json, "name", kTextBytesMax);
-    machine.device = TextField(json, "device", kTextBytesMax);
-    machine.zone = TextField(json, "zone", kTextBytesMax);
-    machine.numeric_class = TextField(json, "numeric_class", kTextBytesMax);
-    machine.memory_bytes = std::max<int64_t>(0, IntegerField(json, "memory_bytes"));
-    if (HasNumber(json, "cores")) machine.cores = IntegerField(json, "cores");
-    if (HasNumber(json, "price_usd_per_hour")) {
-      machine.price_usd_per_hour = RealField(json, "price_usd_per_hour");
-    }
-    machine.spot = FlagField(json, "spot");
-    machine.profile = TextField(json, "profile", cost::Profile::kBytesMax);
-  }
-  view.links = ReadLinks(answer);
-  view.server = ServerField(answer);
+  auto view = ReadJson<MachinesView>(answer);
+  KeepMeasured(view.links);
+  std::optional<int>& block_size = view.server.block_size;
+  if (block_size.value_or(0) % ServerSizes::kBlockSizeStep != 0) block_size.reset();
   return view;
 }
 
-std::vector<LinkView> ReadLinks(const Json& answer) {
-  std::vector<LinkView> links;
-  for (const Json& json : ObjectsField(answer, "links")) {
-    LinkView link{TextField(json, "from", kTextBytesMax), TextField(json, "to", kTextBytesMax),
-                  RealField(json, "latency_s"), RealField(json, "bytes_per_s"),
-                  RealField(json, "age_s")};
-    if (link.bytes_per_s > 0 && link.latency_s > 0) links.push_back(std::move(link));
-  }
-  return links;
+void KeepMeasured(std::vector<LinkView>& links) {
+  std::erase_if(links,
+                [](const LinkView& link) { return link.bytes_per_s <= 0 || link.latency_s <= 0; });
 }
 
 std::string Lacking(const MachinesView& view) {
   if (view.machines.empty()) return "no worker has joined";
   std::vector<std::string> lacks, unmeasured;
   for (const MachineView& machine : view.machines) {
-    if (machine.profile.empty()) unmeasured.push_back(machine.name);
+    if (!HasProfile(machine)) unmeasured.push_back(machine.name);
   }
   if (!unmeasured.empty()) {
     const size_t named = std::min(unmeasured.size(), kNamedMax);
@@ -255,10 +205,11 @@ Result<std::string> FormatClusterFile(const MachinesView& view) {
   if (view.machines.empty()) {
     return FailedPrecondition("no worker has joined, so there is no cluster to describe");
   }
+  const bool named = !view.model.value_or("").empty();
   std::string out = fmt::format(
       "# The {} workers that had joined, as `millrace cluster describe` found them.\nname: {}\n"
       "nodes:\n",
-      view.machines.size(), Quoted(view.model.empty() ? "cluster" : view.model));
+      view.machines.size(), Quoted(named ? *view.model : "cluster"));
   for (const MachineView& machine : view.machines) out += NodeText(machine);
   return out + LinksText(view) + ServerText(view.server);
 }

@@ -181,11 +181,11 @@ Result<std::optional<std::string>> DrainRemaining(const ClusterView& view,
   }
   for (const WorkerView& worker : view.workers) {
     if (worker.name != shown || (worker.layers.empty() && pipelines == 0)) continue;
-    if (worker.state == "serving" && !view.given_up.empty()) {
+    if (worker.state == "serving" && view.given_up) {
       return FailedPrecondition(
           fmt::format("{} keeps serving, because the change of plan that would have freed it was "
                       "given up: {}",
-                      shown, view.given_up));
+                      shown, view.given_up->reason));
     }
     return std::optional(fmt::format("{} still has layers {} and {} requests on its pipelines",
                                      shown, LayersText(worker.layers), requests));
@@ -258,7 +258,7 @@ Status RunPlanApply(const PlanFlags& flags) {
         if (view.epoch == old) {
           return FailedPrecondition(
               fmt::format("the plan was given up and plan {} stays in force: {}", view.epoch,
-                          view.given_up.empty() ? "the controller's log says why" : view.given_up));
+                          view.given_up ? view.given_up->reason : "the controller's log says why"));
         }
         return std::optional<std::string>();
       }));
