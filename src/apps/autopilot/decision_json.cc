@@ -22,65 +22,6 @@ using cluster::PlanForecast;
 constexpr size_t kStoredBytesMax = 512 << 10;  // the store takes a megabyte
 constexpr size_t kDecisionTextBytesMax = 4096, kPlanTextBytesMax = 256 << 10;
 
-Json ToJson(const MeasuredLoad& load) {
-  return {{"requests_per_s", load.requests_per_s},
-          {"prompt_tokens", load.prompt_tokens},
-          {"output_tokens", load.output_tokens},
-          {"variation", load.variation},
-          {"requests", load.requests}};
-}
-
-MeasuredLoad ReadLoad(const Json& json) {
-  return {.requests_per_s = RealField(json, "requests_per_s"),
-          .prompt_tokens = RealField(json, "prompt_tokens"),
-          .output_tokens = RealField(json, "output_tokens"),
-          .variation = RealField(json, "variation"),
-          .requests = static_cast<uint64_t>(std::max<int64_t>(0, IntegerField(json, "requests")))};
-}
-
-Json ToJson(const MeasuredService& service) {
-  return {{"answers", service.answers},
-          {"within", service.within},
-          {"missed_ttft", service.missed_ttft},
-          {"missed_tpot", service.missed_tpot},
-          {"failed", service.failed},
-          {"answers_per_s", service.answers_per_s},
-          {"output_tokens_per_s", service.output_tokens_per_s},
-          {"attainment", service.attainment()}};
-}
-
-std::optional<MeasuredService> ReadService(const Json& json) {
-  if (!json.is_object()) return std::nullopt;
-  const auto count = [&json](const char* key) {
-    return static_cast<uint64_t>(std::max<int64_t>(0, IntegerField(json, key)));
-  };
-  return MeasuredService{.answers = count("answers"),
-                         .within = count("within"),
-                         .missed_ttft = count("missed_ttft"),
-                         .missed_tpot = count("missed_tpot"),
-                         .failed = count("failed"),
-                         .answers_per_s = RealField(json, "answers_per_s"),
-                         .output_tokens_per_s = RealField(json, "output_tokens_per_s")};
-}
-
-Json ToJson(const PlanForecast& plan) {
-  Json json = {
-      {"shape", plan.shape}, {"method", plan.method}, {"requests_per_s", plan.requests_per_s}};
-  if (!plan.text.empty()) json["plan"] = plan.text;
-  return json;
-}
-
-PlanForecast ReadForecast(const Json& json) {
-  PlanForecast plan{.shape = TextField(json, "shape", kDecisionTextBytesMax),
-                    .method = TextField(json, "method", kDecisionTextBytesMax),
-                    .requests_per_s = RealField(json, "requests_per_s")};
-  // Read as written: TextField would replace its line breaks.
-  if (const auto text = json.find("plan"); text != json.end() && text->is_string()) {
-    plan.text = text->get<std::string>().substr(0, kPlanTextBytesMax);
-  }
-  return plan;
-}
-
 // The value of the enumeration whose name is `name`; the first if none is.
 template <typename Kind, typename NameOf>
 Kind FromName(const std::string& name, Kind last, NameOf name_of) {
@@ -103,60 +44,69 @@ std::string ForecastLine(const char* what, const PlanForecast& plan) {
 
 }  // namespace
 
-Json ToJson(const Decision& decision) {
-  Json candidates = Json::array();
-  for (const PlanForecast& plan : decision.candidates) candidates.push_back(ToJson(plan));
-  const auto service = [](const std::optional<MeasuredService>& of) {
-    return of ? ToJson(*of) : Json();
-  };
-  return {{"id", decision.id},
-          {"at", decision.at_unix_s},
-          {"cause", CauseName(decision.cause)},
-          {"why", decision.why},
-          {"decision", KindName(decision.kind)},
-          {"reason", decision.reason},
-          {"load", ToJson(decision.load)},
-          {"workers", decision.workers},
-          {"current", decision.current ? ToJson(*decision.current) : Json()},
-          {"candidates", std::move(candidates)},
-          {"search_s", decision.search_s},
-          {"gain_requests_per_s", decision.gain_per_s},
-          {"cost_requests", decision.cost_requests},
-          {"before", service(decision.before)},
-          {"after", service(decision.after)},
-          {"epoch", decision.epoch ? Json(*decision.epoch) : Json()},
-          {"outcome", decision.outcome}};
+// A field that is missing from one of these lists does not compile.
+void ForEachJsonField(MeasuredLoad& load, const auto& visit) {
+  auto& [requests_per_s, prompt_tokens, output_tokens, variation, requests] = load;
+  visit({"requests_per_s"}, requests_per_s);
+  visit({"prompt_tokens"}, prompt_tokens);
+  visit({"output_tokens"}, output_tokens);
+  visit({"variation"}, variation);
+  visit({"requests"}, requests);
 }
 
-Decision ReadDecision(const Json& json) {
-  Decision decision;
-  if (!json.is_object()) return decision;
-  const auto object = [&json](const char* key) {
-    const auto found = json.find(key);
-    return found != json.end() && found->is_object() ? *found : Json();
-  };
-  decision.id = static_cast<uint64_t>(std::max<int64_t>(0, IntegerField(json, "id")));
-  decision.at_unix_s = RealField(json, "at");
-  decision.cause =
-      FromName(TextField(json, "cause"), DecisionCause::kForecastMissed, cluster::CauseName);
-  decision.why = TextField(json, "why", kDecisionTextBytesMax);
-  decision.kind = FromName(TextField(json, "decision"), DecisionKind::kRollBack, cluster::KindName);
-  decision.reason = TextField(json, "reason", kDecisionTextBytesMax);
-  if (const Json load = object("load"); load.is_object()) decision.load = ReadLoad(load);
-  decision.workers = static_cast<int>(std::clamp<int64_t>(IntegerField(json, "workers"), 0, 4096));
-  if (const Json now = object("current"); now.is_object()) decision.current = ReadForecast(now);
-  for (const Json& plan : ObjectsField(json, "candidates")) {
-    decision.candidates.push_back(ReadForecast(plan));
-  }
-  decision.search_s = RealField(json, "search_s");
-  decision.gain_per_s = RealField(json, "gain_requests_per_s");
-  decision.cost_requests = RealField(json, "cost_requests");
-  decision.before = ReadService(object("before"));
-  decision.after = ReadService(object("after"));
-  if (HasNumber(json, "epoch")) decision.epoch = IntegerField(json, "epoch");
-  decision.outcome = TextField(json, "outcome", kDecisionTextBytesMax);
-  return decision;
+void ForEachJsonField(MeasuredService& service, const auto& visit) {
+  auto& [answers, within, missed_ttft, missed_tpot, failed, answers_per_s, output_tokens_per_s] =
+      service;
+  double attainment = service.attainment();  // written only
+  visit({"answers"}, answers);
+  visit({"within"}, within);
+  visit({"missed_ttft"}, missed_ttft);
+  visit({"missed_tpot"}, missed_tpot);
+  visit({"failed"}, failed);
+  visit({"answers_per_s"}, answers_per_s);
+  visit({"output_tokens_per_s"}, output_tokens_per_s);
+  visit({"attainment"}, attainment);
 }
+
+void ForEachJsonField(PlanForecast& plan, const auto& visit) {
+  auto& [shape, text, method, requests_per_s, workers] = plan;
+  std::optional<std::string> kept;
+  if (!text.empty()) kept = text;
+  visit({"shape", kDecisionTextBytesMax}, shape);
+  visit({"method", kDecisionTextBytesMax}, method);
+  visit({"requests_per_s"}, requests_per_s);
+  visit({.name = "plan", .bytes_max = kPlanTextBytesMax, .lines = true, .omitted = true}, kept);
+  text = kept.value_or("");
+}
+
+void ForEachJsonField(Decision& decision, const auto& visit) {
+  auto& [id, at_unix_s, cause, why, kind, reason, load, workers, current, candidates, search_s,
+         gain_per_s, cost_requests, before, after, epoch, outcome] = decision;
+  std::string cause_name(CauseName(cause)), kind_name(KindName(kind));
+  visit({"id"}, id);
+  visit({"at"}, at_unix_s);
+  visit({"cause"}, cause_name);
+  visit({"why", kDecisionTextBytesMax}, why);
+  visit({"decision"}, kind_name);
+  visit({"reason", kDecisionTextBytesMax}, reason);
+  visit({"load"}, load);
+  visit({.name = "workers", .most = 4096}, workers);
+  visit({"current"}, current);
+  visit({"candidates"}, candidates);
+  visit({"search_s"}, search_s);
+  visit({.name = "gain_requests_per_s", .least = kAnyNumber}, gain_per_s);
+  visit({"cost_requests"}, cost_requests);
+  visit({"before"}, before);
+  visit({"after"}, after);
+  visit({"epoch"}, epoch);
+  visit({"outcome", kDecisionTextBytesMax}, outcome);
+  cause = FromName(cause_name, DecisionCause::kForecastMissed, cluster::CauseName);
+  kind = FromName(kind_name, DecisionKind::kRollBack, cluster::KindName);
+}
+
+Json ToJson(const Decision& decision) { return WriteJson(decision); }
+
+Decision ReadDecision(const Json& json) { return ReadJson<Decision>(json); }
 
 std::string StoredDecisions(const std::vector<Decision>& decisions) {
   std::vector<std::string> lines;
@@ -194,10 +144,10 @@ Json AutopilotJson(const ops::AutopilotStatus& status) {
           {"verify_s", options.verify.seconds()},
           {"margin", options.margin},
           {"state", status.state},
-          {"load", ToJson(status.load)},
-          {"service", ToJson(status.service)},
+          {"load", WriteJson(status.load)},
+          {"service", WriteJson(status.service)},
           {"decisions", status.decisions.empty() ? 0 : status.decisions.back().id},
-          {"advice", status.advice ? ToJson(*status.advice) : Json()}};
+          {"advice", WriteJson(status.advice)}};
 }
 
 std::string DecisionText(const Decision& decision, bool details, DecisionTimes times) {

@@ -57,7 +57,8 @@ Json WriteJson(LayerRange range) { return WriteJson(std::vector{range}); }
 
 bool ReadJson(const Json& json, const JsonField& field, std::string& value) {
   if (!json.is_string()) return false;
-  value = Printable(json.get_ref<const std::string&>(), field.bytes_max);
+  const auto& text = json.get_ref<const std::string&>();
+  value = field.lines ? text.substr(0, field.bytes_max) : Printable(text, field.bytes_max);
   return true;
 }
 

@@ -38,6 +38,7 @@ struct JsonField {
   size_t bytes_max = kNameBytesMax;  // of a text, and of the texts inside
   // Of a number. One outside is moved into the range, or taken for none where it may be unset.
   int64_t least = 0, most = std::numeric_limits<int64_t>::max();
+  bool lines = false;    // a text keeps its line breaks, and is cut without a mark
   bool omitted = false;  // while it is unset; otherwise it is null
 };
 
