@@ -145,6 +145,7 @@ TEST_F(FaultLab, StaysFixed) {
       {5016462, {.autopilot = false}},
       {13035080, {.autopilot = false}},
       {400004751, {}},
+      {700052288, {}},
       {641, {.faults = 6, .only = FaultKind::kSlow, .autopilot = false}}};
   for (const Case& c : cases) {
     const CampaignResult result = Campaign({.first_seed = c.seed, .scenario = c.scenario});

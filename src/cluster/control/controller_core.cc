@@ -145,6 +145,7 @@ void ControllerCore::Tick(Time now) {
   for (const Pipelines::Holder& holder : pipelines_.Holders(now)) {
     LoseStillWorker(holder.worker, holder.reason, now);
   }
+  requests_.StoodStill(members_.stood_still());
   ExpireWaiting(now);
   transfers_.Tick(now);
   requests_.TryQueue();

@@ -169,7 +169,8 @@ Duration Membership::BatchLimit(const Worker& worker) const {
 std::vector<Membership::Loss> Membership::Lost(Time now) {
   const Duration apart = ticked_ ? now - *ticked_ : Duration{};
   ticked_ = now;
-  if (apart > MembershipOptions::kPausedFrom) {
+  stood_still_ = apart > MembershipOptions::kPausedFrom ? apart : Duration{};
+  if (stood_still_ > Duration{}) {
     MR_LOG(warn, "this process stood still for {:.1f} s", apart.seconds());
     for (auto& [id, worker] : workers_) worker.last_beat = std::min(now, worker.last_beat + apart);
   }

@@ -110,6 +110,8 @@ class Membership {
   // The members that count as lost: silent, stuck in a batch, or with a thread that stands still.
   // Call it at every tick: time in which this process stood still is no silence of the workers.
   std::vector<Loss> Lost(Time now);
+  // How long this process stood still before the latest Lost; 0: it ran.
+  Duration stood_still() const { return stood_still_; }
   // The member stands still, and is about to be removed for it.
   void NoteStill(WorkerId id, const Status& reason);
   // The newest kStillMax, oldest first.
@@ -149,6 +151,7 @@ class Membership {
   std::map<WorkerId, Worker> workers_;
   std::map<ConnectionId, WorkerId> connections_;
   std::optional<Time> ticked_;
+  Duration stood_still_;  // before it
   std::vector<Still> still_;
 };
 

@@ -226,8 +226,10 @@ TEST(Membership, ItsOwnPauseIsNoSilence) {
   members.Add(kFirst, kOne, JoinAs("a"), At(0));
   EXPECT_TRUE(members.Lost(At(0.5)).empty());
   EXPECT_TRUE(members.Lost(At(60.5)).empty());
+  EXPECT_EQ(members.stood_still(), Duration::Seconds(60));
   EXPECT_EQ(members.at(kFirst).last_beat, At(60));
   for (const double s : {61.0, 62.0, 63.0}) EXPECT_TRUE(members.Lost(At(s)).empty()) << s;
+  EXPECT_EQ(members.stood_still(), Duration());
   EXPECT_EQ(members.Lost(At(63.1)).size(), 1u) << "it is silent while this process runs";
 }
 

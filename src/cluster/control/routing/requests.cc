@@ -40,6 +40,7 @@ void Requests::Wait(RequestId id, sched::NewRequest next, Time now) {
   request.pipeline.reset();
   request.waiting = std::move(next);
   request.waits_since = now;
+  request.waits_until = now + options_.waiting_limit;
   request.ahead = static_cast<int>(queue_.size());
   queue_.emplace(request.arrived, id);
   try_queue_ = true;
@@ -136,10 +137,18 @@ bool Requests::EndWaiting(RequestId id, FinishReason reason, const Status& error
   return left == 0;
 }
 
+void Requests::StoodStill(Duration time) {
+  if (time == Duration{}) return;
+  for (const auto& [arrived, id] : queue_) {
+    Request& request = all_.at(id);
+    request.waits_until = request.waits_until + time;
+  }
+}
+
 std::vector<RequestId> Requests::Expired(Time now) const {
   std::vector<RequestId> expired;
   for (const auto& [arrived, id] : queue_) {
-    if (now - all_.at(id).waits_since > options_.waiting_limit) expired.push_back(id);
+    if (now > all_.at(id).waits_until) expired.push_back(id);
   }
   return expired;
 }

@@ -55,6 +55,7 @@ class Requests {
     int64_t delivered = 0;               // tokens
     bool prefilling = false;             // its pipeline has not produced a token for it
     Time arrived, waits_since;
+    Time waits_until;  // then it fails if no pipeline has taken it
     // The class that computed its newest token; unset: it has none.
     std::optional<BitClass> bits;
     sched::NewRequest spec;                    // as the client sent it
@@ -119,6 +120,8 @@ class Requests {
   // outputs. True: the request has ended; the caller erases it.
   bool EndWaiting(RequestId id, FinishReason reason, const Status& error, std::optional<int> index,
                   Time now, std::vector<RequestOutput>& outputs);
+  // This process stood still that long, which is no wait for a pipeline.
+  void StoodStill(Duration time);
   // Those that have waited for too long.
   std::vector<RequestId> Expired(Time now) const;
 

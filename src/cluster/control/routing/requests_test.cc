@@ -74,6 +74,14 @@ TEST_F(RequestsTest, ArrivalStaysAndTheWaitBeginsAnew) {
   EXPECT_EQ(requests_.Expired(At(91)), (Ids{RequestId(1), RequestId(2)}));
 }
 
+// The limit is for a cluster without room, not for a controller that could not look.
+TEST_F(RequestsTest, ItsOwnPauseIsNoWait) {
+  Add(1, At(0));
+  requests_.StoodStill(Duration::Seconds(50));
+  EXPECT_TRUE(requests_.Expired(At(110)).empty());
+  EXPECT_EQ(requests_.Expired(At(111)), Ids{RequestId(1)});
+}
+
 TEST_F(RequestsTest, TheQueueIsTriedAgainAfterAChange) {
   EXPECT_FALSE(requests_.TakeTryQueue());
   Add(1, At(0));
