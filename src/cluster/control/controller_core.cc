@@ -142,9 +142,7 @@ void ControllerCore::Tick(Time now) {
       LoseWorker(loss.worker, loss.reason, true, now);
     }
   }
-  for (const Pipelines::Holder& holder : pipelines_.Holders(now)) {
-    LoseStillWorker(holder.worker, holder.reason, now);
-  }
+  for (const auto& [worker, why] : pipelines_.Holders(now)) LoseStillWorker(worker, why, now);
   requests_.StoodStill(members_.stood_still());
   ExpireWaiting(now);
   transfers_.Tick(now);
