@@ -146,7 +146,7 @@ class Filler {
     if constexpr (MayBeUnset<T>) {
       if (rng_.Between(0, 2) > 0) Fill(field, value.emplace());
     } else if constexpr (HasJsonFields<T>) {
-      ForEachJsonField(value, [this](const JsonField& f, auto& member) { Fill(f, member); });
+      ForEachJsonField(value, [&](const JsonField& f, auto& member) { Fill(f, member); });
     } else if constexpr (std::is_same_v<T, bool>) {
       value = rng_.Between(0, 1) == 1;
     } else if constexpr (std::is_arithmetic_v<T>) {
