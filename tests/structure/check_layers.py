@@ -80,6 +80,9 @@ def violations(folder, name, text):
         other = match.group(1)
         if other in BESIDE:
             yield f"{name}:{line_of(text, match)}: src/ includes {other}/"
+        if for_tests(f"/{match.group(2)}") and not for_tests(name):
+            yield (f"{name}:{line_of(text, match)}: includes {other}/{match.group(2)}, which is for "
+                   "tests alone")
         if other == folder:
             yield from inner_violations(name, text, match)
         if other == folder or other not in LEVELS:
@@ -93,15 +96,13 @@ def inner_violations(name, text, match):
     """The same for an include between the folders inside one folder, at any depth."""
     own, to = name.split("/")[1:-1], f"{match.group(1)}/{match.group(2)}".split("/")[:-1]
     depth = next((i for i, (a, b) in enumerate(zip(own, to)) if a != b), min(len(own), len(to)))
-    if own == to:
+    if own == to or for_tests(name):
         return
     levels = SUB_LEVELS.get("/".join(own[:depth]))
     if levels is None:  # a folder whose only folders are for tests
         return
     room, other = (folders[depth] if depth < len(folders) else "" for folders in (own, to))
-    if other == "testing" and not for_tests(name):
-        yield f"{name}:{line_of(text, match)}: includes {'/'.join(to)}, which is for tests alone"
-    elif not for_tests(name) and levels.get(other, -1) >= levels.get(room, -1):
+    if other != "testing" and levels.get(other, -1) >= levels.get(room, -1):
         yield (f"{name}:{line_of(text, match)}: {'/'.join(own)} includes {'/'.join(to)}, which is "
                "not below it")
 
@@ -168,6 +169,7 @@ def self_test():
     assert not list(violations("cluster", control, '#include "cluster/control/parts/a.h"\n'))
     assert not list(violations("net", "src/net/http/a.cc", '#include "net/url.h"\n'))
     assert list(violations("net", "src/net/http/a.cc", '#include "net/testing/raw_client.h"\n'))
+    assert list(violations("serve", "src/serve/a.cc", '#include "net/testing/raw_client.h"\n'))
     assert not list(violations("net", "src/net/http/a_test.cc", '#include "net/testing/a.h"\n'))
     assert not list(room_violations("kv", ["a.h"] * FILES_MAX + ["b_test.cc", "testing"]))
     assert list(room_violations("kv", ["a.h"] * (FILES_MAX + 1)))
