@@ -267,7 +267,7 @@ TEST(LongTexts, AreRefusedOnEveryRouteBeforeTheyAreTokenizedAsAWhole) {
   options.num_blocks = 8192;
   TestServer server(options);
 #ifdef MILLRACE_SANITIZED
-  const std::string text = Repeated("word abc and ", 3 << 20);
+  const std::string text = Repeated("word abc and ", 1 << 20);
 #else
   const std::string text = Repeated("word abc and ", 15 << 20);
 #endif
