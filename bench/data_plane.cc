@@ -77,7 +77,7 @@ struct Series {
     owner_ms.push_back(s.owner_s * 1e3);
   }
   void Print(const std::string& name) const {
-    fmt::print("{:<34} {:>8.2f} {:>14.2f} {:>18.2f} {:>9.0f} {:>6.0f}\n", name, Median(rates),
+    fmt::print("| {} | {:.2f} | {:.2f} | {:.2f} | {:.0f} | {:.0f} |\n", name, Median(rates),
                Median(ratios), Median(busy_ratios), Median(reader_ms), Median(owner_ms));
   }
 };
@@ -393,18 +393,19 @@ int Run(int rounds) {
   const std::string process_name = name(Way::kProcess, "pulls of other memory");
   bench.End();
   waitpid(child, nullptr, 0);
-  fmt::print("medians of {} rounds of {} MiB in blocks of 1 MiB, {} at a time; checksum by {}\n",
+  fmt::print("Medians of {} rounds of {} MiB in blocks of 1 MiB, {} at a time; checksum by {}.\n\n",
              rounds, kBlocks * kPasses, kAtOnce, internal::CrcKindName(internal::BestCrc()));
-  fmt::print("{:<34} {:>8} {:>14} {:>18} {:>16}\n", "", "GB/s", "of reference", "by processor time",
-             "reader, owner");
-  fmt::print("{:<34} {:>8} {:>14} {:>18} {:>16}\n", "", "", "", "of the busier", "ms of it per GB");
+  fmt::print(
+      "| what | GB/s | of reference | by CPU time of the busier | reader ms per GB | owner ms per "
+      "GB |\n"
+      "|---|---|---|---|---|---|\n");
   raw.Print("raw socket");
   socket.Print("pulls through the socket (>= 0.80)");
   copy.Print("memcpy");
   shared.Print(shared_name);
   process.Print(process_name);
-  fmt::print("{:<34} {:>10.1f} us\n", "raw socket, 64 bytes, one way", Median(raw_ping));
-  fmt::print("{:<34} {:>10.1f} us\n", "message of 64 bytes, one way", Median(ping));
+  fmt::print("\n64 bytes, one way: raw socket {:.1f} us, message {:.1f} us\n", Median(raw_ping),
+             Median(ping));
   return 0;
 }
 

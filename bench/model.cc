@@ -27,6 +27,7 @@ namespace {
 struct Options {
   int threads = 2;
   int repeats = 15;
+  std::string only;  // a shape; empty: all of them
   std::string models = "/tmp/millrace-bench";
 };
 
@@ -150,15 +151,16 @@ void Run(const Options& options) {
   auto peak = [&] { return machine.SampleFmaGflops(options.threads); };
   auto read = [&] { return machine.SampleReadGbps(options.threads); };
   std::vector<Row> rows;
-  {
-    Runner one(options, "llama-1b", 1, 1024);
+  for (const std::string shape : {"llama-1b", "llama-160m"}) {
+    if (!options.only.empty() && options.only != shape) continue;
+    Runner one(options, shape, 1, 1024);
     one.Step(0, 128);
-    rows.push_back(Measure(options, "llama-1b bf16, decode, 1 sequence at context 128", "GB/s",
+    rows.push_back(Measure(options, shape + " bf16, decode, 1 sequence at context 128", "GB/s",
                            one.WeightBytes(), read, [&] { one.Step(128, 1); }));
-    rows.push_back(Measure(options, "llama-1b bf16, prefill of 512 tokens", "GFLOP/s",
+    rows.push_back(Measure(options, shape + " bf16, prefill of 512 tokens", "GFLOP/s",
                            one.Flops(0, 512), peak, [&] { one.Step(0, 512); }));
   }
-  {
+  if (options.only.empty() || options.only == "llama-160m") {
     Runner many(options, "llama-160m", 16, 256);
     for (int start = 0; start < 128; start += 32) many.Step(start, 32);
     rows.push_back(Measure(options, "llama-160m bf16, decode, 16 sequences at context 128",
@@ -181,6 +183,8 @@ int main(int argc, char** argv) {
   CLI::App app{"Whole models against this machine's roofline"};
   app.add_option("--threads", options.threads, "Threads of the device");
   app.add_option("--repeats", options.repeats, "Repeats of each measurement");
+  app.add_option("--only", options.only, "Only this model")
+      ->check(CLI::IsMember({"llama-1b", "llama-160m"}));
   app.add_option("--models", options.models, "Where the random models are made and kept");
   CLI11_PARSE(app, argc, argv);
   millrace::bench::Run(options);

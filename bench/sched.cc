@@ -96,7 +96,7 @@ double Median(std::vector<Figures>& runs, double Figures::*field) {
 void Report(int running, bool prefix_caching, bool aligned) {
   std::vector<Figures> runs;
   for (int i = 0; i < kRuns; ++i) runs.push_back(RunOnce(running, prefix_caching, aligned));
-  fmt::print("{:>8} {:>7} {:>8} {:>12.3f} {:>16.1f} {:>13.1f}\n", running,
+  fmt::print("| {} | {} | {} | {:.3f} | {:.1f} | {:.1f} |\n", running,
              prefix_caching ? "on" : "off", aligned ? "aligned" : "even",
              Median(runs, &Figures::us_per_request), Median(runs, &Figures::median_us),
              Median(runs, &Figures::p99_us));
@@ -111,10 +111,12 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "usage: sched_cost [running requests, at least 1]\n");
     return 2;
   }
-  fmt::print("Schedule + Commit of a decode step; medians of {} runs of {} steps\n",
+  fmt::print("Schedule + Commit of a decode step; medians of {} runs of {} steps.\n\n",
              millrace::kRuns, millrace::kSteps);
-  fmt::print("{:>8} {:>7} {:>8} {:>12} {:>16} {:>13}\n", "running", "prefix", "borders",
-             "us/request", "step median us", "step p99 us");
+  fmt::print(
+      "| running | prefix caching | block borders | us per request | step median us | step p99 us "
+      "|\n"
+      "|---|---|---|---|---|---|\n");
   for (bool prefix_caching : {false, true}) {
     for (bool aligned : {false, true}) millrace::Report(running, prefix_caching, aligned);
   }
