@@ -10,8 +10,7 @@
 // of the busier of the two processes, which bounds the rate on a machine with free cores.
 //   socket    raw: the child writes the same blocks to a plain TCP connection of 127.0.0.1 as fast
 //             as it can, this process reads them into the same places. No requests, no checksums.
-//   same host memcpy of the same blocks within this process. Pulls of shared memory map it; those
-//             of other memory, for comparison, use process_vm_readv.
+//   same host memcpy of the same blocks within this process. Pulls of shared memory map it.
 // Messages: 64 bytes in each direction (one message each); half of the time, median. The raw one
 // does the same with read and write on a plain connection. Targets: pulls through the socket at
 // least 0.80 of raw, from the owner's shared memory at least 0.70 of memcpy.
@@ -153,7 +152,6 @@ enum class Command : char { kPass, kPing, kEnd };
 
 struct Request {
   uint32_t block = 0;
-  bool shared = false;  // from shared memory
 };
 
 void FillBlocks(std::span<std::byte> out) {
@@ -161,18 +159,14 @@ void FillBlocks(std::span<std::byte> out) {
 }
 
 [[noreturn]] void Own(int announce) {
-  const auto memory = std::make_shared<std::vector<std::byte>>(kBlocks * kBlockBytes);
-  FillBlocks(*memory);
   std::shared_ptr<SharedMemory> shared;
   DataPlane* plane = nullptr;
   DataPlaneEvents events;
   events.on_pull = [&](const PeerAddress&, std::span<const std::byte> bytes) {
     Request r;
     std::memcpy(&r, bytes.data(), sizeof(r));
-    const std::span<const std::byte> all = r.shared ? shared->bytes() : std::span(*memory);
-    const std::shared_ptr<const void> pin =
-        r.shared ? std::shared_ptr<const void>(shared) : std::shared_ptr<const void>(memory);
-    return Result<PullSource>(PullSegments{{all.subspan(r.block * kBlockBytes, kBlockBytes)}, pin});
+    return Result<PullSource>(
+        PullSegments{{shared->bytes().subspan(r.block * kBlockBytes, kBlockBytes)}, shared});
   };
   events.on_message = [&](const PeerAddress& from, MessageClass c, std::span<const std::byte> key,
                           Payload payload) {
@@ -196,7 +190,7 @@ void FillBlocks(std::span<std::byte> out) {
     if (command == Command::kEnd) _exit(0);
     if (command == Command::kPass) {
       for (size_t b = 0; b < kBlocks; ++b) {
-        WriteAll(fd, memory->data() + b * kBlockBytes, kBlockBytes);
+        WriteAll(fd, shared->bytes().data() + b * kBlockBytes, kBlockBytes);
       }
     } else {
       char ping[kPingBytes];
@@ -210,7 +204,7 @@ void FillBlocks(std::span<std::byte> out) {
 
 // ---- this process
 
-enum class Way { kSocket, kShared, kProcess };
+enum class Way { kSocket, kShared };
 
 class Bench {
  public:
@@ -302,10 +296,7 @@ class Bench {
       MR_CHECK(destination_[i] == static_cast<std::byte>(i * 31 >> 3)) << "at " << i;
     }
   }
-  bool Used(Way way) const {
-    const DataPlaneStats stats = planes_[1]->stats();
-    return (way == Way::kShared ? stats.pulls_mapped : stats.pulls_direct - stats.pulls_mapped) > 0;
-  }
+  bool Mapped() const { return planes_[1]->stats().pulls_mapped > 0; }
 
   void End() {
     const auto command = Command::kEnd;
@@ -315,7 +306,7 @@ class Bench {
 
  private:
   void Next(Way way) {
-    Request request{.shared = way == Way::kShared};
+    Request request;
     {
       std::lock_guard lock(mutex_);
       if (begun_ == kBlocks * kPasses) return;
@@ -365,14 +356,13 @@ int Run(int rounds) {
     s.owner_s = (Seconds(child_clock) - theirs) / gigabytes;
     return s;
   };
-  Series raw, socket, copy, shared, process;
+  Series raw, socket, copy, shared;
   std::vector<double> ping, raw_ping;
   for (int round = -1; round < rounds; ++round) {
     const Sample r = measure([&] { return bench.Raw(); });
     const Sample s = measure([&] { return bench.Pulls(Way::kSocket); });
     const Sample c = measure([&] { return bench.Memcpy(); });
     const Sample m = measure([&] { return bench.Pulls(Way::kShared); });
-    const Sample p = measure([&] { return bench.Pulls(Way::kProcess); });
     const double rp = bench.RawPingMicros(), ours = bench.PingMicros();
     if (round < 0) {  // connects, and touches all pages
       bench.CheckBytes();
@@ -382,15 +372,10 @@ int Run(int rounds) {
     socket.Add(s, r);
     copy.Add(c, c);
     shared.Add(m, c);
-    process.Add(p, c);
     raw_ping.push_back(rp);
     ping.push_back(ours);
   }
-  const auto name = [&](Way way, const char* used) {
-    return bench.Used(way) ? std::string(used) : fmt::format("{}: not permitted", used);
-  };
-  const std::string shared_name = name(Way::kShared, "pulls of shared memory (>= 0.70)");
-  const std::string process_name = name(Way::kProcess, "pulls of other memory");
+  const bool mapped = bench.Mapped();
   bench.End();
   waitpid(child, nullptr, 0);
   fmt::print("Medians of {} rounds of {} MiB in blocks of 1 MiB, {} at a time; checksum by {}.\n\n",
@@ -402,8 +387,8 @@ int Run(int rounds) {
   raw.Print("raw socket");
   socket.Print("pulls through the socket (>= 0.80)");
   copy.Print("memcpy");
-  shared.Print(shared_name);
-  process.Print(process_name);
+  shared.Print(mapped ? "pulls of shared memory (>= 0.70)"
+                      : "pulls of shared memory: not permitted");
   fmt::print("\n64 bytes, one way: raw socket {:.1f} us, message {:.1f} us\n", Median(raw_ping),
              Median(ping));
   return 0;

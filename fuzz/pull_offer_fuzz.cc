@@ -1,6 +1,6 @@
-// Offers of an owner for a reader that fetches the bytes itself: from the owner's memory, or from
-// shared memory. The first byte selects the kind; the second is the requested size if the input has
-// none. An accepted offer names exactly that many bytes and is written back unchanged.
+// Offers of an owner for a reader that copies the bytes from shared memory itself. Bit 2 of the
+// first byte: the second byte is the requested size, else what the segments hold. An accepted offer
+// names exactly that many bytes and is written back unchanged.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -13,19 +13,10 @@
 namespace millrace::net {
 namespace {
 
-template <typename Segments>
-void ExpectInAll(const Segments& segments, uint64_t bytes) {
-  for (const auto& s : segments) {
-    MR_CHECK(s.bytes <= bytes);
-    bytes -= s.bytes;
-  }
-  MR_CHECK(bytes == 0);
-}
-
-// The checksum of the last segments, which a fuzzer would hardly guess.
-uint64_t Sum(std::span<const std::byte> raw, size_t segment_bytes) {
+// The bytes of the last segments, which a fuzzer would hardly guess.
+uint64_t Sum(std::span<const std::byte> raw) {
   uint64_t sum = 0;
-  for (; raw.size() >= segment_bytes; raw = raw.first(raw.size() - segment_bytes)) {
+  for (; raw.size() >= kSharedSegmentBytes; raw = raw.first(raw.size() - kSharedSegmentBytes)) {
     uint64_t n = 0;
     std::memcpy(&n, raw.data() + raw.size() - sizeof n, sizeof n);
     if (sum + n < sum) break;
@@ -34,17 +25,14 @@ uint64_t Sum(std::span<const std::byte> raw, size_t segment_bytes) {
   return sum;
 }
 
-void TryMemory(std::span<const std::byte> raw, uint64_t bytes) {
-  const auto segments = DecodeMemorySegments(raw, bytes);
+void Try(std::span<const std::byte> raw, uint64_t bytes) {
+  const auto segments = DecodeSegments(raw, bytes);
   if (!segments.ok()) return;
-  ExpectInAll(*segments, bytes);
-  MR_CHECK(std::ranges::equal(EncodeSegments(*segments), raw));
-}
-
-void TryShared(std::span<const std::byte> raw, uint64_t bytes) {
-  const auto segments = DecodeSharedSegments(raw, bytes);
-  if (!segments.ok()) return;
-  ExpectInAll(*segments, bytes);
+  for (const SharedSegment& s : *segments) {
+    MR_CHECK(s.bytes <= bytes);
+    bytes -= s.bytes;
+  }
+  MR_CHECK(bytes == 0);
   MR_CHECK(std::ranges::equal(EncodeSegments(*segments), raw));
 }
 
@@ -55,11 +43,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace millrace::net;  // NOLINT
   if (size < 2) return 0;
   const auto raw = std::as_bytes(std::span(data + 2, size - 2));
-  const bool guess = (data[0] & 4) != 0;
-  if (data[0] % 2 == 0) {
-    TryMemory(raw, guess ? data[1] : Sum(raw, kMemorySegmentBytes));
-  } else {
-    TryShared(raw, guess ? data[1] : Sum(raw, kSharedSegmentBytes));
-  }
+  Try(raw, (data[0] & 4) != 0 ? data[1] : Sum(raw));
   return 0;
 }

@@ -36,7 +36,7 @@ namespace millrace::net {
 struct PeerAddress {
   std::string endpoint;      // "host:port" of its data port
   uint64_t incarnation = 0;  // random, new with every start of the process; never 0
-  std::string host_id;       // equal: same kernel, so memory can be read directly
+  std::string host_id;       // equal: same kernel, so shared memory can be mapped
   int64_t process_id = 0;
   friend bool operator==(const PeerAddress&, const PeerAddress&) = default;
 };
@@ -51,9 +51,9 @@ inline size_t Index(MessageClass c) { return static_cast<size_t>(c); }
 // The source of a pull: existing bytes, or a function that produces them.
 struct PullSegments {
   // Sent in order. They must be resident (not a mapped file that may have to be read first) and
-  // stay unchanged while `pin` lives; without a pin they must be in registered regions.
+  // stay unchanged while `pin` lives.
   std::vector<std::span<const std::byte>> segments;
-  std::shared_ptr<const void> pin;
+  std::shared_ptr<const void> pin;  // never empty
 };
 struct PullProducer {
   uint64_t bytes = 0;  // in total
@@ -69,7 +69,6 @@ using PullHandler =
 // ---- pulls: the reader's side
 
 using PullId = StrongId<struct PullIdTag>;
-using RegionId = StrongId<struct RegionIdTag>;
 
 // Called exactly once per pull. The destination is not touched afterwards. `bytes` is how much was
 // written; fewer than the destination holds is not an error.
@@ -101,8 +100,7 @@ struct DataPlaneStats {
   uint64_t frames_sent = 0, frames_received = 0;
   uint64_t pulls_ok = 0, pulls_failed = 0, pull_bytes_received = 0;  // as the reader
   uint64_t pulls_served = 0, pull_bytes_served = 0;                  // as the owner
-  uint64_t pulls_direct = 0, direct_bytes = 0;  // of pulls_ok: read from the owner's memory
-  uint64_t pulls_mapped = 0;  // of pulls_direct: from memory that the owner shares
+  uint64_t pulls_mapped = 0;  // of pulls_ok: copied from memory that the owner shares
   uint64_t queue_full = 0;    // messages refused
   uint64_t stalls = 0;        // a message had to wait for the receiver's credit
   uint64_t checksum_errors = 0;
@@ -147,14 +145,9 @@ class DataPlane {
   virtual void CancelPull(PullId pull) = 0;
 
   // Memory that readers on this host map and copy from: the fastest way to serve a pull of 32 KiB
-  // or more whose segments are all in it. Like other memory it must be pinned (holding it is enough
-  // if it does not change) or registered. kResourceExhausted: the system has no more.
+  // or more whose segments are all in it. Like other memory it must be pinned; holding it is enough
+  // if it does not change. kResourceExhausted: the system has no more.
   virtual Result<std::shared_ptr<SharedMemory>> AllocateShared(size_t bytes) = 0;
-
-  // Registers memory from which pulls may be served directly and without a pin.
-  virtual RegionId RegisterRegion(std::span<const std::byte> memory) = 0;
-  // Waits until no pull reads from it. Not from a callback or a PullHandler.
-  virtual void UnregisterRegion(RegionId region) = 0;
 
   // Fences a process that was declared dead: its connections are closed and never accepted again.
   // The most recent kForgottenMax incarnations are remembered.
@@ -181,8 +174,7 @@ struct TcpDataPlaneOptions {
   uint64_t incarnation = 0;     // 0: drawn at random
   std::string host_id;          // empty: the kernel's boot id and the memory namespace
   std::optional<DataPlaneTls> tls;
-  // Reads memory of processes on this host directly, where permitted: mapped if it is shared, else
-  // with process_vm_readv.
+  // Maps and copies what processes on this host share, where permitted.
   bool direct_reads = true;
   DataPlaneLimits limits;
 };

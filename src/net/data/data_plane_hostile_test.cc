@@ -172,7 +172,7 @@ TEST(DataPlaneHostile, MembersThatViolateTheProtocolAreCutOff) {
       {"a direct pull from elsewhere",
        [&](Rogue& r) {
          std::array<std::byte, kPullHeadBytes> head;
-         EncodePullHead({.limit_ms = 5, .direct = {.shared = true}}, head);
+         EncodePullHead({.limit_ms = 5, .direct = true}, head);
          r.SendFrame({.type = FrameType::kPull, .id = 1, .value = 4}, head);
        }},
       {"a payload with a flipped bit",

@@ -112,7 +112,7 @@ TEST(DataPlaneShared, SegmentsOfSeveralMemoriesAndOthersBetween) {
   for (const bool mixed : {false, true}) {
     EXPECT_EQ(owner.PulledBy(reader, mixed), owner.Expected(mixed)) << mixed;
   }
-  EXPECT_EQ(reader.plane->stats().pulls_mapped, 1u);  // the mixed one uses another transport
+  EXPECT_EQ(reader.plane->stats().pulls_mapped, 1u);  // the mixed one goes through the socket
 }
 
 #ifndef __SANITIZE_THREAD__  // it does not support a child that starts threads
@@ -152,7 +152,7 @@ TEST(DataPlaneShared, AnOwnerThatIsKilledLeavesNothingBehind) {
 class RogueOwner {
  public:
   // Called with the header and the flags of a pull. Replies with SendFrame.
-  using Answer = std::function<void(RogueOwner&, const FrameHeader&, DirectWays)>;
+  using Answer = std::function<void(RogueOwner&, const FrameHeader&, bool may_map)>;
 
   explicit RogueOwner(Answer answer) : cookie_(RandomNonce()), answer_(std::move(answer)) {
     address_.incarnation = RandomIncarnation();
@@ -217,7 +217,7 @@ class RogueOwner {
     welcome.pulls = 8;
     welcome.self = address_;
     welcome.user_id = geteuid();
-    welcome.cookie_address = 1;  // not readable, so that shared memory is the only transport
+    welcome.shares_memory = true;
     welcome.cookie = cookie_;
     Send(EncodeWelcome(welcome, *said, challenge, {kTestToken, {}}));
     struct Sink : FrameSink {
@@ -273,8 +273,8 @@ TEST(DataPlaneShared, MissingMemoryIsAnErrorOfThatPullOnly) {
   SharedMemoryHeader header{.number = 1};
   UniqueFd sealed, loose, tiny;
   SharedSegment named;
-  RogueOwner owner([&](RogueOwner& o, const FrameHeader& pull, DirectWays ways) {
-    if (!ways.shared || pull.value != kSize) {
+  RogueOwner owner([&](RogueOwner& o, const FrameHeader& pull, bool may_map) {
+    if (!may_map || pull.value != kSize) {
       return o.SendBytes(pull.id, PatternBytes(pull.value, 1));
     }
     o.SendShared(pull.id, named, kSize);
@@ -310,7 +310,7 @@ TEST(DataPlaneShared, MissingMemoryIsAnErrorOfThatPullOnly) {
 
 TEST(DataPlaneShared, AWrongSumIsDataLoss) {
   UniqueFd file;
-  RogueOwner owner([&](RogueOwner& o, const FrameHeader& pull, DirectWays) {
+  RogueOwner owner([&](RogueOwner& o, const FrameHeader& pull, bool) {
     o.SendShared(pull.id, {1, Name(file), 0, kSize}, kSize);
     o.SendFrame({.type = FrameType::kPullSum, .id = pull.id, .value = 12345});
   });
@@ -333,15 +333,15 @@ TEST(DataPlaneShared, MemoryThatCannotBeOpenedIsSentThroughTheSocket) {
                                                     {"no descriptor", UINT64_MAX},
                                                     {"another's cookie", Name(stranger)}};
   for (const auto& [what, descriptor] : files) {
-    RogueOwner owner([&, d = descriptor](RogueOwner& o, const FrameHeader& pull, DirectWays ways) {
-      if (!ways.shared) return o.SendBytes(pull.id, bytes);
+    RogueOwner owner([&, d = descriptor](RogueOwner& o, const FrameHeader& pull, bool may_map) {
+      if (!may_map) return o.SendBytes(pull.id, bytes);
       o.SendShared(pull.id, {1, d, 0, kSize}, kSize);
     });
     TestPlane reader;
     std::vector<std::byte> got(kSize);
     ASSERT_TRUE(PullAll(reader, owner.address(), got).ok()) << what;
     EXPECT_EQ(got, bytes) << what;
-    EXPECT_EQ(reader.plane->stats().pulls_direct, 0u);
+    EXPECT_EQ(reader.plane->stats().pulls_mapped, 0u);
   }
 }
 
@@ -363,11 +363,9 @@ TEST(DataPlaneShared, AnOwnerThatViolatesTheProtocolIsCutOff) {
        [](RogueOwner& o, const FrameHeader& pull) {
          o.SendFrame({.type = FrameType::kPullSum, .id = pull.id, .value = 1});
        }},
-      {"addresses that were not asked for",
+      {"the frame that named addresses",
        [](RogueOwner& o, const FrameHeader& pull) {
-         const MemorySegment s{4096, kSize};
-         o.SendFrame({.type = FrameType::kPullDirect, .id = pull.id, .value = kSize},
-                     EncodeSegments(std::span(&s, 1)));
+         o.SendFrame({.type = FrameType{8}, .id = pull.id, .value = kSize}, PatternBytes(16, 1));
        }},
       {"the frame that was RDMA's",
        [](RogueOwner& o, const FrameHeader& pull) {
@@ -379,7 +377,7 @@ TEST(DataPlaneShared, AnOwnerThatViolatesTheProtocolIsCutOff) {
        }},
   };
   for (const auto& [what, act] : acts) {
-    RogueOwner owner([&, a = act](RogueOwner& o, const FrameHeader& pull, DirectWays) {
+    RogueOwner owner([&, a = act](RogueOwner& o, const FrameHeader& pull, bool) {
       o.SendFrame({.type = FrameType::kSharedGone, .id = 77});  // unknown number: ignored
       a(o, pull);
     });

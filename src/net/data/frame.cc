@@ -16,10 +16,12 @@ constexpr size_t kTypeAt = 0, kClassAt = 1, kSmallAt = 2, kBytesAt = 4, kIdAt = 
                  kPayloadSumAt = 24, kHeaderSumAt = 28;
 
 // Flags of a pull.
-constexpr uint32_t kDirectMemory = 1, kDirectShared = 2;
-// Readers of earlier releases set this flag where they have an RDMA card. It is ignored, because
-// these readers also accept bytes that are sent. This release never sets it.
-constexpr uint32_t kReservedForRdma = 4;
+constexpr uint32_t kDirect = 2;
+// Readers of earlier releases set these flags where they can read the owner's memory by address, or
+// have an RDMA card. They are ignored, because these readers also accept bytes that are sent. This
+// release never sets them.
+constexpr uint32_t kReserved = 1 | 4;
+constexpr uint8_t kReservedType = 8;
 
 uint32_t HeaderSum(const HeaderBytes& raw, uint32_t number) {
   return Crc32c(std::span(raw).first(kHeaderSumAt), number);
@@ -32,7 +34,6 @@ bool HasPayload(FrameType type) {
     case FrameType::kPull:
     case FrameType::kPullData:
     case FrameType::kPullEnd:
-    case FrameType::kPullDirect:
     case FrameType::kPullShared: return true;
     case FrameType::kCredit:
     case FrameType::kPullCancel:
@@ -46,7 +47,7 @@ bool HasPayload(FrameType type) {
 // The checks of a header that need no earlier frame.
 Status CheckHeader(uint8_t type, uint8_t message_class, const FrameHeader& h) {
   if (type < static_cast<uint8_t>(FrameType::kMessage) ||
-      type > static_cast<uint8_t>(FrameType::kSharedGone)) {
+      type > static_cast<uint8_t>(FrameType::kSharedGone) || type == kReservedType) {
     return InvalidArgument(fmt::format("a frame of unknown type {}", type));
   }
   if (message_class >= kMessageClasses) {
@@ -144,19 +145,16 @@ Status FrameDecoder::FrameComplete() {
 
 void EncodePullHead(const PullHead& head, std::span<std::byte, kPullHeadBytes> out) {
   StoreLe(&out[0], head.limit_ms);
-  StoreLe(&out[4],
-          (head.direct.memory ? kDirectMemory : 0) | (head.direct.shared ? kDirectShared : 0));
+  StoreLe(&out[4], head.direct ? kDirect : uint32_t{0});
 }
 
 Result<PullHead> DecodePullHead(std::span<const std::byte> payload) {
   if (payload.size() < kPullHeadBytes) return InvalidArgument("a truncated pull");
   const auto flags = LoadLe<uint32_t>(&payload[4]);
-  if ((flags & ~(kDirectMemory | kDirectShared | kReservedForRdma)) != 0) {
+  if ((flags & ~(kDirect | kReserved)) != 0) {
     return InvalidArgument(fmt::format("a pull with unknown flags {:#x}", flags));
   }
-  return PullHead{
-      .limit_ms = LoadLe<uint32_t>(&payload[0]),
-      .direct = {.memory = (flags & kDirectMemory) != 0, .shared = (flags & kDirectShared) != 0}};
+  return PullHead{.limit_ms = LoadLe<uint32_t>(&payload[0]), .direct = (flags & kDirect) != 0};
 }
 
 }  // namespace millrace::net

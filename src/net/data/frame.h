@@ -17,17 +17,17 @@ inline constexpr size_t kFrameBytesMax = 256 << 10;
 inline constexpr size_t kFrameHeaderBytes = 32;
 
 enum class FrameType : uint8_t {
-  kMessage = 1,       // first part: `small` key bytes, then payload; `value` = payload bytes in all
-  kMore = 2,          // a further part; `value` = its offset
-  kCredit = 3,        // `value` more bytes of this class may be sent
-  kPull = 4,          // `id`, `value` = bytes the destination holds; payload: PullHead, request
-  kPullData = 5,      // `id`, `value` = offset
-  kPullEnd = 6,       // `id`, `small` = status code, `value` = bytes in all; payload: its message
-  kPullCancel = 7,    // `id`
-  kPullDirect = 8,    // `id`, `value` = bytes in all; payload: segments to read from memory
+  kMessage = 1,     // first part: `small` key bytes, then payload; `value` = payload bytes in all
+  kMore = 2,        // a further part; `value` = its offset
+  kCredit = 3,      // `value` more bytes of this class may be sent
+  kPull = 4,        // `id`, `value` = bytes the destination holds; payload: PullHead, request
+  kPullData = 5,    // `id`, `value` = offset
+  kPullEnd = 6,     // `id`, `small` = status code, `value` = bytes in all; payload: its message
+  kPullCancel = 7,  // `id`
+  // 8 named segments by their address. It stays reserved, and is refused like any unknown type.
   kPullSum = 9,       // `id`, `value` = checksum of a direct pull's bytes
   kPullRelease = 10,  // `id`: the reader no longer uses the segments
-  kPullShared = 11,   // as kPullDirect; payload: segments of shared memory
+  kPullShared = 11,   // `id`, `value` = bytes in all; payload: segments of shared memory
   kSharedGone = 12    // `id`: number of shared memory that the owner has released
   // 13 belonged to RDMA. It stays reserved, and is refused like any unknown type.
 };
@@ -95,17 +95,10 @@ class FrameDecoder {
   bool corrupted_ = false;
 };
 
-// The ways in which a reader can access its owner's memory.
-struct DirectWays {
-  bool memory = false;  // by address, with process_vm_readv
-  bool shared = false;  // by mapping memory that the owner shares
-  bool any() const { return memory || shared; }
-};
-
 // At the start of a kPull frame's payload.
 struct PullHead {
   uint32_t limit_ms = 0;
-  DirectWays direct;
+  bool direct = false;  // the reader may be able to map what the owner shares
 };
 inline constexpr size_t kPullHeadBytes = 8;
 void EncodePullHead(const PullHead& head, std::span<std::byte, kPullHeadBytes> out);

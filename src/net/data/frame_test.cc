@@ -153,21 +153,21 @@ TEST(Frame, RefusesIntactHeadersWithInvalidFields) {
   EXPECT_FALSE(feed({.type = FrameType::kPullData, .payload_bytes = kFrameBytesMax + 1}).ok());
   EXPECT_FALSE(feed({.type = FrameType::kPullData, .payload_bytes = UINT32_MAX}).ok());
   EXPECT_FALSE(feed({.type = static_cast<FrameType>(0)}).ok());
+  EXPECT_FALSE(feed({.type = static_cast<FrameType>(8)}).ok());
   EXPECT_FALSE(feed({.type = static_cast<FrameType>(13)}).ok());
   EXPECT_FALSE(feed({.message_class = static_cast<MessageClass>(3)}).ok());
   EXPECT_FALSE(feed({.type = FrameType::kCredit, .payload_bytes = 1}).ok());
 }
 
-TEST(PullHead, RoundTripsAndIgnoresTheFlagThatWasRdmas) {
+TEST(PullHead, RoundTripsAndIgnoresTheFlagsOfWaysThatAreGone) {
   std::array<std::byte, kPullHeadBytes> raw;
-  EncodePullHead({.limit_ms = 5, .direct = {.memory = true, .shared = true}}, raw);
-  EXPECT_EQ(raw[4], std::byte{3});
-  raw[4] = std::byte{6};  // shared, and RDMA's
+  EncodePullHead({.limit_ms = 5, .direct = true}, raw);
+  EXPECT_EQ(raw[4], std::byte{2});
+  raw[4] = std::byte{7};  // also by address and RDMA's
   const auto head = DecodePullHead(raw);
   ASSERT_TRUE(head.ok()) << head.status().ToString();
   EXPECT_EQ(head->limit_ms, 5u);
-  EXPECT_FALSE(head->direct.memory);
-  EXPECT_TRUE(head->direct.shared);
+  EXPECT_TRUE(head->direct);
   raw[4] = std::byte{8};
   EXPECT_FALSE(DecodePullHead(raw).ok());
   EXPECT_FALSE(DecodePullHead(std::span(raw).first(kPullHeadBytes - 1)).ok());
@@ -178,7 +178,7 @@ TEST(PullHead, RoundTripsAndIgnoresTheFlagThatWasRdmas) {
 struct Talk {
   Challenge challenge{RandomNonce(), 5};
   Answer answer{RandomNonce(), 5, {"127.0.0.1:80", 7, "host", 123}, 1000};
-  Welcome welcome{{1, 2, 3}, 4, {"127.0.0.1:81", 5, "host", 124}, 1000, 0x1234, RandomNonce()};
+  Welcome welcome{{1, 2, 3}, 4, {"127.0.0.1:81", 5, "host", 124}, 1000, true, RandomNonce()};
   HelloSecret secret{"token", {}};
 };
 
@@ -199,7 +199,7 @@ TEST(Hello, RoundTrip) {
   ASSERT_TRUE(welcome.ok());
   EXPECT_EQ(welcome->window_bytes, t.welcome.window_bytes);
   EXPECT_EQ(welcome->self, t.welcome.self);
-  EXPECT_EQ(welcome->cookie_address, 0x1234u);
+  EXPECT_TRUE(welcome->shares_memory);
   EXPECT_EQ(welcome->cookie, t.welcome.cookie);
 }
 

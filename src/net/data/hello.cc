@@ -132,7 +132,7 @@ HelloBytes WelcomeWithoutProof(const Welcome& m, uint16_t version) {
   w.Number(m.pulls);
   w.Address(m.self);
   w.Number(m.user_id);
-  w.Number(m.cookie_address);
+  w.Number(uint64_t{m.shares_memory});
   w.Raw(m.cookie);
   return w.Take(kProofBytes);
 }
@@ -270,7 +270,7 @@ Result<Welcome> DecodeWelcome(std::span<const std::byte> message, const Answer& 
   w.pulls = reader.Number<uint32_t>();
   w.self = reader.Address();
   w.user_id = reader.Number<uint32_t>();
-  w.cookie_address = reader.Number<uint64_t>();
+  w.shares_memory = reader.Number<uint64_t>() != 0;
   reader.Fill(w.cookie);
   if (!reader.Finished()) return InvalidArgument("the welcome has the wrong length");
   if (VersionOf(message) != answer.version) {

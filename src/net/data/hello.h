@@ -50,7 +50,7 @@ struct Welcome {
   uint32_t pulls = 0;
   PeerAddress self;
   uint32_t user_id = 0;
-  uint64_t cookie_address = 0;  // of `cookie` in the accepting side's memory
+  bool shares_memory = false;  // its shared memory begins with `cookie`
   Nonce cookie = {};
 };
 

@@ -77,7 +77,7 @@ Status IncomingLink::OnHello(std::span<const std::byte> message) {
   welcome.pulls = static_cast<uint32_t>(host_.options.limits.pulls_per_peer);
   welcome.self = host_.self;
   welcome.user_id = host_.user_id;
-  welcome.cookie_address = direct_ ? reinterpret_cast<uint64_t>(host_.cookie.data()) : 0;
+  welcome.shares_memory = direct_;
   welcome.cookie = host_.cookie;
   SendHello(EncodeWelcome(welcome, answer, challenge_, secret()));
   peer_ = answer.self;

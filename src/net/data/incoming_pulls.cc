@@ -44,8 +44,8 @@ bool IncomingLink::NextOfPulls(OutFrame& out) {
 
 Status IncomingLink::StartPull(const FrameHeader& h) {
   MR_ASSIGN_OR_RETURN(const PullHead head, DecodePullHead(request_));
-  if (head.direct.any() && !direct_) {
-    return InvalidArgument("the sender sent a request to read memory that it cannot read");
+  if (head.direct && !direct_) {
+    return InvalidArgument("the sender asked to map memory that it cannot map");
   }
   const auto pull = std::make_shared<ServedPull>(h.id, h.value, head.direct);
   const size_t pulls_max = host_.options.limits.pulls_per_peer;
@@ -70,7 +70,7 @@ Status IncomingLink::StartPull(const FrameHeader& h) {
     Flush();
     return OkStatus();
   }
-  if (head.direct.any()) WatchLeases();
+  if (head.direct) WatchLeases();
   std::vector<std::byte> request(request_.begin() + kPullHeadBytes, request_.end());
   host_.pool().Run([self = shared_from_this(), this, id = h.id, request = std::move(request)] {
     OnSource(id, host_.events.on_pull(*peer_, request));
@@ -84,15 +84,12 @@ void IncomingLink::OnSource(uint64_t id, Result<PullSource> source) {
     --handling_;
   }
   if (!source.ok()) return EndPull(id, source.status());
-  std::shared_ptr<const void> pin;
   std::optional<SharedPlaces> shared;
   if (const auto* segments = std::get_if<PullSegments>(&*source)) {
-    auto pinned = host_.regions.PinFor(*segments);
-    if (!pinned.ok()) {
-      MR_LOG(error, "a pull failed: {}", pinned.status().message());
-      return EndPull(id, pinned.status());
+    if (segments->pin == nullptr) {
+      MR_LOG(error, "a pull failed: its handler named memory without a pin");
+      return EndPull(id, Internal("the owner named memory that is not pinned"));
     }
-    pin = std::move(*pinned);
     if (direct_) shared = host_.shared.Find(segments->segments);
   }
   std::shared_ptr<ServedPull> pull;
@@ -102,7 +99,7 @@ void IncomingLink::OnSource(uint64_t id, Result<PullSource> source) {
     const auto it = pulls_.find(id);
     if (it == pulls_.end()) return;  // cancelled, or the reader is gone
     pull = it->second;
-    status = pull->Begin(std::move(*source), pin, std::move(shared), host_.loop.Now());
+    status = pull->Begin(std::move(*source), std::move(shared), host_.loop.Now());
   }
   if (!status.ok()) return EndPull(id, status);
   if (pull->direct()) {
@@ -133,9 +130,9 @@ void IncomingLink::OfferDirect(const std::shared_ptr<ServedPull>& pull) {
   if (at_once) pull->AddToSum(pull->total());
   MutexLock lock(queue_mutex_);
   if (!pulls_.contains(pull->id())) return;
-  for (const auto& memory : pull->shared_memory()) shared_told_.insert(memory->number());
-  AddControl({.type = pull->direct_type(), .id = pull->id(), .value = pull->total()},
-             pull->DirectSegments());
+  for (const auto& memory : pull->shared().holders) shared_told_.insert(memory->number());
+  AddControl({.type = FrameType::kPullShared, .id = pull->id(), .value = pull->total()},
+             EncodeSegments(pull->shared().segments));
   if (at_once) {
     AddSum(*pull);
   } else {
@@ -171,7 +168,7 @@ void IncomingLink::WatchLeases() {
     {
       MutexLock lock(queue_mutex_);
       for (const auto& [id, pull] : pulls_) {
-        any |= pull->ways().any();
+        any |= pull->may_map();
         if (pull->direct() && pull->begun_at() + lease <= host_.loop.Now()) over.push_back(id);
       }
     }

@@ -9,7 +9,6 @@
 
 #include "net/data/data_plane.h"
 #include "net/data/hello.h"
-#include "net/data/region_table.h"
 #include "net/data/shared_table.h"
 #include "net/data/work_pool.h"
 #include "net/event_loop.h"
@@ -40,10 +39,9 @@ struct LinkHost {
   DataPlaneEvents events;
   PeerAddress self;
   uint32_t user_id = 0;
-  Nonce cookie = {};                  // peers on this host read it to verify that they can
+  Nonce cookie = {};                  // of what this process shares: peers on this host check it
   TlsContext server_tls, client_tls;  // null without TLS
   DataCounters counters;
-  RegionTable regions;
   SharedTable shared;
   EventLoop loop;
 

@@ -134,12 +134,10 @@ Status OutgoingLink::OnHello(std::span<const std::byte> message) {
                       DecodeWelcome(message, answer_, *challenge_, secret()));
   if (welcome.self.incarnation != peer_.incarnation)
     return Unavailable("a different process answers at the peer's address");
-  process_id_ = welcome.self.process_id;
-  mapped_.emplace(process_id_, welcome.cookie);
+  mapped_.emplace(welcome.self.process_id, welcome.cookie);
   // Whether its shared memory can be mapped is checked when it names some.
-  ways_.shared = host_.options.direct_reads && welcome.cookie_address != 0 &&
-                 welcome.self.host_id == host_.self.host_id && welcome.user_id == host_.user_id;
-  ways_.memory = ways_.shared && CanReadMemory(process_id_, welcome.cookie_address, welcome.cookie);
+  may_map_ = host_.options.direct_reads && welcome.shares_memory &&
+             welcome.self.host_id == host_.self.host_id && welcome.user_id == host_.user_id;
   pulls_max_ = std::min<size_t>(pulls_max_, welcome.pulls);
   {
     MutexLock lock(queue_mutex_);
@@ -194,7 +192,6 @@ Status OutgoingLink::OnFrameStart(const FrameHeader& h) {
       return OkStatus();
     }
     case FrameType::kPullEnd:
-    case FrameType::kPullDirect:
     case FrameType::kPullShared: small_.resize(h.payload_bytes); return OkStatus();
     case FrameType::kPullSum: return OkStatus();
     default: return OwnerError("a frame that only a reader may send");
@@ -228,7 +225,6 @@ Status OutgoingLink::OnFrameEnd(const FrameHeader& h) {
   Pull& pull = it->second;
   switch (h.type) {
     case FrameType::kPullData: pull.received += h.payload_bytes; return OkStatus();
-    case FrameType::kPullDirect: return OnDirect(h, pull);
     case FrameType::kPullShared: return OnShared(h, pull);
     case FrameType::kPullSum: return OnSum(h, pull);
     default: return OnPullEnd(h);

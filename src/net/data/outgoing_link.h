@@ -40,20 +40,17 @@ class OutgoingLink : public Link {
   bool EndPull(PullId id, const Status& status);
 
  private:
-  // Transport of a direct pull.
-  enum class Way : uint8_t { kMemory, kShared };
   struct Pull {
     PullId id;
-    std::vector<std::byte> request;  // kept for another attempt when direct reading fails
+    std::vector<std::byte> request;  // kept for another attempt when mapping fails
     std::span<std::byte> destination;
     Time deadline;
     EventLoop::Timer timer;
     PullCallback done;
     uint64_t received = 0;
-    DirectWays asked;  // transports that the owner may choose from
-    // Created when segments arrive; done when all bytes are read and the sum is known.
-    std::unique_ptr<DirectRead> direct;
-    Way way = Way::kMemory;  // of `direct`
+    bool may_map = false;  // the owner may name shared memory instead of sending
+    // From the arrival of segments; done when all bytes are read and the sum is known.
+    std::optional<DirectRead> direct;
   };
   struct Control {
     FrameHeader header;
@@ -73,13 +70,12 @@ class OutgoingLink : public Link {
   void AddControl(const FrameHeader& header, std::vector<std::byte> payload);
   void PushControl(const FrameHeader& header, std::vector<std::byte> payload);
   void Request(uint64_t wire_id, Pull& pull);
-  Status OnDirect(const FrameHeader& header, Pull& pull);
   Status OnShared(const FrameHeader& header, Pull& pull);
   void ReadDirect(uint64_t wire_id);
   Status OnSum(const FrameHeader& header, Pull& pull);
   void FinishDirect(uint64_t wire_id, Pull& pull);
   void Release(uint64_t wire_id);
-  void AskAgain(uint64_t wire_id, Way failed, const Status& why);
+  void AskAgain(uint64_t wire_id, const Status& why);
   void Finish(uint64_t wire_id, const Status& status);
   Status OnPullEnd(const FrameHeader& header);
 
@@ -95,8 +91,7 @@ class OutgoingLink : public Link {
   // Used on the loop's thread.
   std::optional<Challenge> challenge_;
   Answer answer_;
-  DirectWays ways_;  // transports to the peer's memory that have not failed yet
-  int64_t process_id_ = 0;
+  bool may_map_ = false;  // what the peer shares: it is on this host, and mapping has not failed
   std::optional<MappedMemory> mapped_;  // from the welcome until it is closed
   size_t pulls_max_ = 0;
   uint64_t next_wire_id_ = 1;

@@ -46,11 +46,11 @@ void OutgoingLink::StartPull(PullId id, std::vector<std::byte> request,
 }
 
 void OutgoingLink::Request(uint64_t wire_id, Pull& pull) {
-  pull.asked = ways_;
+  pull.may_map = may_map_;
   const Duration left = pull.deadline - host_.loop.Now();
   const PullHead head{
       .limit_ms = static_cast<uint32_t>(std::clamp<int64_t>(left.ns / 1'000'000, 1, UINT32_MAX)),
-      .direct = ways_};
+      .direct = may_map_};
   std::vector<std::byte> payload(kPullHeadBytes);
   EncodePullHead(head, std::span<std::byte, kPullHeadBytes>(payload));
   payload.insert(payload.end(), pull.request.begin(), pull.request.end());
@@ -74,9 +74,7 @@ void OutgoingLink::Finish(uint64_t wire_id, const Status& status) {
     host_.counters.Add(&DataPlaneStats::pulls_ok);
     host_.counters.Add(&DataPlaneStats::pull_bytes_received, pull.received);
     if (pull.direct) {
-      host_.counters.Add(&DataPlaneStats::pulls_direct);
-      host_.counters.Add(&DataPlaneStats::direct_bytes, pull.received);
-      if (pull.way == Way::kShared) host_.counters.Add(&DataPlaneStats::pulls_mapped);
+      host_.counters.Add(&DataPlaneStats::pulls_mapped);
     }
   } else {
     host_.counters.Add(&DataPlaneStats::pulls_failed);
@@ -84,28 +82,17 @@ void OutgoingLink::Finish(uint64_t wire_id, const Status& status) {
   pull.done(status, pull.received);
 }
 
-Status OutgoingLink::OnDirect(const FrameHeader& header, Pull& pull) {
-  if (!pull.asked.memory || pull.direct || pull.received > 0)
-    return ProtocolError("segments out of order");
-  if (header.value > pull.destination.size()) return ProtocolError("more than was requested");
-  MR_ASSIGN_OR_RETURN(auto segments, DecodeMemorySegments(small_, header.value));
-  pull.direct = ReadFromProcess(process_id_, std::move(segments), header.value);
-  ReadDirect(header.id);
-  return OkStatus();
-}
-
 Status OutgoingLink::OnShared(const FrameHeader& header, Pull& pull) {
-  if (!pull.asked.shared || pull.direct || pull.received > 0)
+  if (!pull.may_map || pull.direct || pull.received > 0)
     return ProtocolError("segments out of order");
   if (header.value > pull.destination.size()) return ProtocolError("more than was requested");
-  MR_ASSIGN_OR_RETURN(const auto segments, DecodeSharedSegments(small_, header.value));
-  auto direct = ReadFromShared(*mapped_, segments, header.value);
+  MR_ASSIGN_OR_RETURN(const auto segments, DecodeSegments(small_, header.value));
+  auto direct = DirectRead::Open(*mapped_, segments);
   if (direct.ok()) {
     pull.direct = std::move(*direct);
-    pull.way = Way::kShared;
     ReadDirect(header.id);
   } else if (direct.status().code() == StatusCode::kUnavailable) {
-    AskAgain(header.id, Way::kShared, direct.status());
+    AskAgain(header.id, direct.status());
   } else {
     EndPull(pull.id, direct.status());
   }
@@ -117,9 +104,7 @@ void OutgoingLink::ReadDirect(uint64_t wire_id) {
   const auto it = pulls_.find(wire_id);
   if (it == pulls_.end()) return;
   Pull& pull = it->second;
-  const auto n = pull.direct->Read(pull.destination.subspan(pull.received));
-  if (!n.ok()) return AskAgain(wire_id, pull.way, n.status());
-  pull.received += *n;
+  pull.received += pull.direct->Read(pull.destination.subspan(pull.received));
   if (pull.direct->left() == 0) return FinishDirect(wire_id, pull);
   host_.loop.Post([self = shared_from_this(), this, wire_id] { ReadDirect(wire_id); });
 }
@@ -148,20 +133,14 @@ void OutgoingLink::Release(uint64_t wire_id) {
   host_.loop.Post([self = shared_from_this(), this] { FlushLater(); });
 }
 
-// A transport to the owner's memory has failed and will not be used again.
-void OutgoingLink::AskAgain(uint64_t wire_id, Way failed, const Status& why) {
-  switch (failed) {
-    case Way::kMemory: ways_.memory = false; break;
-    case Way::kShared: ways_.shared = false; break;
-  }
-  MR_LOG(warn, "{}: transport disabled for pulls, using the next one: {}",
-         Printable(peer_.endpoint), Printable(why.message()));
+// The peer's memory cannot be mapped: from now on it sends the bytes.
+void OutgoingLink::AskAgain(uint64_t wire_id, const Status& why) {
+  may_map_ = false;
+  MR_LOG(warn, "{}: pulls go through the socket from now on: {}", Printable(peer_.endpoint),
+         Printable(why.message()));
   PushControl({.type = FrameType::kPullCancel, .id = wire_id}, {});
   auto node = pulls_.extract(wire_id);
   node.key() = next_wire_id_++;
-  Pull& pull = node.mapped();
-  pull.received = 0;
-  pull.direct.reset();
   const auto inserted = pulls_.insert(std::move(node));
   Request(inserted.position->first, inserted.position->second);
 }

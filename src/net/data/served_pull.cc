@@ -10,19 +10,15 @@
 
 namespace millrace::net {
 
-Status ServedPull::Begin(PullSource source, std::shared_ptr<const void> pin,
-                         std::optional<SharedPlaces> shared, Time now) {
+Status ServedPull::Begin(PullSource source, std::optional<SharedPlaces> shared, Time now) {
   if (auto* given = std::get_if<PullSegments>(&source)) {
     segments_ = std::move(given->segments);
     std::erase_if(segments_, [](const auto& s) { return s.empty(); });
-    pin_ = std::move(pin);
+    pin_ = std::move(given->pin);
     for (const auto& s : segments_) total_ += s.size();
-    const bool by_map = ways_.shared && shared && !shared->segments.empty() &&
-                        shared->segments.size() <= kFrameBytesMax / kSharedSegmentBytes;
-    const bool by_address =
-        ways_.memory && segments_.size() <= kFrameBytesMax / kMemorySegmentBytes;
-    direct_ = (by_map || by_address) && total_ >= kDirectBytesMin;
-    if (direct_ && by_map) shared_ = *std::move(shared);
+    direct_ = may_map_ && shared && total_ >= kDirectBytesMin &&
+              shared->segments.size() <= kFrameBytesMax / kSharedSegmentBytes;
+    if (direct_) shared_ = *std::move(shared);
   } else {
     producer_ = std::get<PullProducer>(std::move(source));
     total_ = producer_.bytes;
@@ -82,19 +78,6 @@ void ServedPull::Made(Payload chunk) {
   making_ = false;
   made_ += chunk.size();
   ready_.push_back(std::move(chunk));
-}
-
-FrameType ServedPull::direct_type() const {
-  return shared_.segments.empty() ? FrameType::kPullDirect : FrameType::kPullShared;
-}
-
-std::vector<std::byte> ServedPull::DirectSegments() const {
-  if (direct_type() == FrameType::kPullShared) return EncodeSegments(shared_.segments);
-  std::vector<MemorySegment> places;
-  for (const auto& s : segments_) {
-    places.push_back({reinterpret_cast<uint64_t>(s.data()), s.size()});
-  }
-  return EncodeSegments(places);
 }
 
 bool ServedPull::AddToSum(size_t bytes) {

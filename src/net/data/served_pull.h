@@ -24,21 +24,19 @@ class ServedPull {
   // Smaller results are sent: asking for the sum would take as long.
   static constexpr uint64_t kDirectBytesMin = 32 << 10;
 
-  ServedPull(uint64_t id, uint64_t wanted_bytes, DirectWays ways)
-      : id_(id), wanted_bytes_(wanted_bytes), ways_(ways) {}
+  // may_map: the reader may be able to map what the owner shares.
+  ServedPull(uint64_t id, uint64_t wanted_bytes, bool may_map)
+      : id_(id), wanted_bytes_(wanted_bytes), may_map_(may_map) {}
 
   uint64_t id() const { return id_; }
   bool begun() const { return begun_; }
 
-  DirectWays ways() const { return ways_; }
-
-  // The handler's result. `pin` for segments, `shared` if all of them are in shared memory. An
-  // error ends the pull.
-  Status Begin(PullSource source, std::shared_ptr<const void> pin,
-               std::optional<SharedPlaces> shared, Time now);
+  // The handler's result; `shared` if all segments are in shared memory. An error ends the pull.
+  Status Begin(PullSource source, std::optional<SharedPlaces> shared, Time now);
   Time begun_at() const { return begun_at_; }
 
   uint64_t total() const { return total_; }
+  bool may_map() const { return may_map_; }
   bool direct() const { return direct_; }
   bool sent() const { return begun_ && !direct_ && sent_ == total_; }
 
@@ -56,23 +54,23 @@ class ServedPull {
   const PullProducer& producer() const { return producer_; }
 
   // ---- direct reading
-  // The frame that describes the location: a kPullDirect or kPullShared frame.
-  FrameType direct_type() const;
-  std::vector<std::byte> DirectSegments() const;
-  // The memory that the reader will map; empty except for a kPullShared frame.
-  std::span<const std::shared_ptr<const SharedMemory>> shared_memory() const {
-    return shared_.holders;
-  }
+  // The memory that the reader will map, and where the bytes are.
+  const SharedPlaces& shared() const { return shared_; }
   // Adds up to `bytes` to the sum; true when it is complete. One thread, without a lock.
   bool AddToSum(size_t bytes);
   uint32_t sum() const { return sum_; }
 
  private:
   static constexpr size_t kPartsPerFrame = 256;
+  // The position of the next byte in `segments_`.
+  struct SegmentCursor {
+    size_t segment = 0;
+    uint64_t offset = 0;
+  };
 
   const uint64_t id_;
   const uint64_t wanted_bytes_;
-  const DirectWays ways_;
+  const bool may_map_;
   bool begun_ = false;
   Time begun_at_;
   bool direct_ = false;

@@ -192,11 +192,6 @@ void TcpDataPlane::CancelPull(PullId pull) {
   });
 }
 
-void TcpDataPlane::UnregisterRegion(RegionId region) {
-  MR_CHECK(!loop.InThread()) << "a wait in a callback never ends";
-  regions.Unregister(region);
-}
-
 void TcpDataPlane::Forget(uint64_t incarnation) {
   {
     MutexLock lock(mutex_);

@@ -33,10 +33,6 @@ class TcpDataPlane final : public DataPlane, public LinkHost {
   Result<std::shared_ptr<SharedMemory>> AllocateShared(size_t bytes) override {
     return shared.Allocate(bytes);
   }
-  RegionId RegisterRegion(std::span<const std::byte> memory) override {
-    return regions.Register(memory);
-  }
-  void UnregisterRegion(RegionId region) override;
   void Forget(uint64_t incarnation) override;
   DataPlaneStats stats() const override { return counters.Read(); }
   void Stop() override;
