@@ -79,7 +79,8 @@ class Drill {
   Status UntilWhole();
   // A worker that has layers and computes.
   Result<std::string> Victim();
-  void BeginStep(std::string_view name);
+  // Waits for a moment at which a stream runs.
+  Status BeginStep(std::string_view name);
   // The cluster is whole again.
   void EndStep() { steps_.back().ended_s = Now(); }
   // Once requests had a moment to continue.
@@ -206,10 +207,16 @@ Result<std::string> Drill::Victim() {
   return found;
 }
 
-void Drill::BeginStep(std::string_view name) {
+Status Drill::BeginStep(std::string_view name) {
   before_ = status_;
   recomputed_ = CounterIn(cluster_->Metrics(), kRecomputedMetric);
-  steps_.push_back({.name = std::string(name), .began_s = Now(), .streams = clients_->running()});
+  int streams = 0;  // all of them may be between two answers
+  MR_RETURN_IF_ERROR(Until("a stream", kSettleLimit, [&]() -> Result<bool> {
+    streams = clients_->running();
+    return streams > 0;
+  }));
+  steps_.push_back({.name = std::string(name), .began_s = Now(), .streams = streams});
+  return OkStatus();
 }
 
 void Drill::CountStep(bool new_controller) {
@@ -228,7 +235,7 @@ void Drill::CountStep(bool new_controller) {
 
 Status Drill::Notice() {
   MR_ASSIGN_OR_RETURN(const std::string worker, Victim());
-  BeginStep("notice");
+  MR_RETURN_IF_ERROR(BeginStep("notice"));
   const double given_s = Now();
   MR_RETURN_IF_ERROR(cluster_->GiveNotice(worker, kGrace));
   Say(fmt::format("{} gets a notice: its machine goes away in {:.0f} s", worker, kGrace.seconds()));
@@ -248,7 +255,7 @@ Status Drill::Notice() {
 
 Status Drill::Withdrawn() {
   MR_ASSIGN_OR_RETURN(const std::string worker, Victim());
-  BeginStep("withdrawn");
+  MR_RETURN_IF_ERROR(BeginStep("withdrawn"));
   MR_RETURN_IF_ERROR(cluster_->GiveNotice(worker, kGrace));
   Say(fmt::format("{} gets a notice, which is withdrawn as soon as the controller knows of it",
                   worker));
@@ -267,7 +274,7 @@ Status Drill::Withdrawn() {
 
 Status Drill::KillWorker() {
   MR_ASSIGN_OR_RETURN(const std::string worker, Victim());
-  BeginStep("kill");
+  MR_RETURN_IF_ERROR(BeginStep("kill"));
   if (!cluster_->Kill(worker)) return Unavailable(worker + " does not run");
   Say(fmt::format("{} is killed (SIGKILL); another one starts", worker));
   MR_RETURN_IF_ERROR(UntilStatus("the loss of " + worker, kSettleLimit, [&](const Json& status) {
@@ -282,7 +289,7 @@ Status Drill::KillWorker() {
 
 Status Drill::KillController() {
   MR_ASSIGN_OR_RETURN(status_, cluster_->Describe());
-  BeginStep("controller");
+  MR_RETURN_IF_ERROR(BeginStep("controller"));
   const int64_t term = IntegerField(status_, "term");
   if (!cluster_->KillController()) return Unavailable("the controller does not run");
   Say("the controller is killed (SIGKILL); another one starts, and clients resume their streams");
@@ -296,8 +303,6 @@ Status Drill::KillController() {
 }
 
 Status Drill::Disturb(DrillStepKind kind) {
-  MR_RETURN_IF_ERROR(
-      Until("a stream", kSettleLimit, [&]() -> Result<bool> { return clients_->running() > 0; }));
   switch (kind) {
     case DrillStepKind::kNotice: MR_RETURN_IF_ERROR(Notice()); break;
     case DrillStepKind::kWithdrawn: MR_RETURN_IF_ERROR(Withdrawn()); break;
