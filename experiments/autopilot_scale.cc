@@ -207,8 +207,8 @@ class Day {
     const cluster::SearchAnswer answer =
         search.PlansFor(apps::OrderAtStart(LoadOf(rate), 1), nodes);
     MR_RETURN_IF_ERROR(answer.status);
-    MR_ASSIGN_OR_RETURN(Plan plan, search.ReadPlan(answer.found.front().text));
-    return Found{std::move(plan), answer.found.front().requests_per_s};
+    const cluster::PlanForecast& best = answer.found.front();
+    return Found{search.OnCluster(*best.plan), best.requests_per_s};
   }
 
   // Those that are there from then on, long enough for a plan.

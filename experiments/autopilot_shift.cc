@@ -99,8 +99,8 @@ class Shift {
     }
     for (auto* list : {&best, &others}) {
       for (const auto& [name, forecast] : *list) {
-        MR_ASSIGN_OR_RETURN(Plan plan, search_.ReadPlan(forecast.text));
-        plans_.push_back({fmt::format("{} ({})", name, forecast.shape), std::move(plan), {}});
+        plans_.push_back(
+            {fmt::format("{} ({})", name, forecast.shape), search_.OnCluster(*forecast.plan), {}});
       }
     }
     return rate / cluster::AutopilotOptions().headroom;

@@ -17,9 +17,8 @@ class FakeAdmin final : public ClusterAdmin {
   Json Describe() override { return {{"epoch", 7}, {"missing", nullptr}}; }
   Json Machines() override { return {{"workers", {"a"}}}; }
   Json Decisions() override { return {{"decisions", {1, 2}}}; }
-  Result<int64_t> ApplyPlan(Plan plan, std::vector<std::string> workers,
-                            const std::string&) override {
-    plans.push_back({std::move(plan), std::move(workers)});
+  Result<int64_t> ApplyPlan(WorkerPlan plan, std::string) override {
+    plans.push_back(std::move(plan));
     if (!answer.ok()) return answer;
     return 8;
   }
@@ -32,7 +31,7 @@ class FakeAdmin final : public ClusterAdmin {
     return answer;
   }
 
-  std::vector<std::pair<Plan, std::vector<std::string>>> plans;
+  std::vector<WorkerPlan> plans;
   std::string calls;
   Status answer;
 };
@@ -157,8 +156,8 @@ TEST_F(ClusterTest, PlansArriveParsed) {
       "  - {stage: 0, nodes: [b], layers: [0, 3]}\n  - {stage: 1, nodes: [a], layers: [3, 4]}\n";
   EXPECT_EQ(server->Call("/cluster/plan", {{"plan", plan}}), (Json{{"status", "ok"}}));
   ASSERT_EQ(admin_.plans.size(), 1u);
-  EXPECT_EQ(admin_.plans[0].second, (std::vector<std::string>{"b", "a"}));
-  EXPECT_EQ(admin_.plans[0].first.stages[1].layers, (LayerRange{3, 4}));
+  EXPECT_EQ(admin_.plans[0].workers, (std::vector<std::string>{"b", "a"}));
+  EXPECT_EQ(admin_.plans[0].plan.stages[1].layers, (LayerRange{3, 4}));
   const Json wrong = server->Call("/cluster/plan", {{"plan", "format: 2\n"}}, 400);
   EXPECT_EQ(wrong["error"]["param"], "plan");
   EXPECT_NE(wrong["error"]["message"].get<std::string>().find("plan:1:"), std::string::npos);

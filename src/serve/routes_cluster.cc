@@ -116,9 +116,7 @@ void Service::Impl::ClusterPlan(Call call) {
                             "meant for that one, write `model: {}` into it",
                             Printable(plan->plan.model), Printable(served), Printable(served))));
   }
-  AnswerAdmin(call,
-              admin->ApplyPlan(std::move(plan->plan), std::move(plan->workers), text).status(),
-              "plan");
+  AnswerAdmin(call, admin->ApplyPlan(*std::move(plan), std::move(text)).status(), "plan");
 }
 
 void Service::Impl::ClusterDrain(Call call) {

@@ -47,7 +47,7 @@ void Add(ControllerTotals& totals, const cluster::ControllerCounters& c) {
 ControllerProcess::ControllerProcess(const Scenario& scenario, Clients& clients, World& world)
     : scenario_(scenario), clients_(clients), world_(world) {
   if (!scenario.autopilot) return;
-  autopilot_.emplace(scenario, [this](plan::WorkerPlan plan) -> Result<int64_t> {
+  autopilot_.emplace(scenario, [this](WorkerPlan plan) -> Result<int64_t> {
     MR_RETURN_IF_ERROR(controller_->ApplyPlan(std::move(plan.plan), std::move(plan.workers)));
     return controller_->newest_epoch();
   });

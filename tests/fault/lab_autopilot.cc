@@ -39,10 +39,10 @@ void LabAutopilot::Start() {
       VirtualAutopilotCalls{
           .search = [this](const auto&,
                            const cluster::ClusterStatus& status) { return Search(status); },
-          .apply = [this](plan::WorkerPlan plan) { return Apply(std::move(plan)); }});
+          .apply = [this](WorkerPlan plan) { return Apply(std::move(plan)); }});
 }
 
-Result<int64_t> LabAutopilot::Apply(plan::WorkerPlan plan) {
+Result<int64_t> LabAutopilot::Apply(WorkerPlan plan) {
   ++changes_;
   return apply_(std::move(plan));
 }
@@ -71,10 +71,9 @@ cluster::SearchAnswer LabAutopilot::Search(const cluster::ClusterStatus& status)
       if (stage.nodes.empty()) stage.nodes = {next++};
     }
     answer.found.push_back({.shape = cluster::PlanShape(plan, names),
-                            .text = plan::WritePlanYaml(plan, workers),
+                            .plan = std::make_shared<const WorkerPlan>(WorkerPlan{plan, names}),
                             .method = "chance",
-                            .requests_per_s = rate(8),
-                            .workers = cluster::PlanWorkers(plan, names)});
+                            .requests_per_s = rate(8)});
   }
   std::ranges::stable_sort(answer.found, std::ranges::greater(),
                            &cluster::PlanForecast::requests_per_s);

@@ -20,7 +20,7 @@ namespace millrace::sim::fault {
 class LabAutopilot {
  public:
   // `apply` returns the epoch of the plan, or why it was refused.
-  LabAutopilot(const Scenario& scenario, std::function<Result<int64_t>(plan::WorkerPlan)> apply)
+  LabAutopilot(const Scenario& scenario, std::function<Result<int64_t>(WorkerPlan)> apply)
       : scenario_(scenario), apply_(std::move(apply)), rng_(Mix64(scenario.seed ^ 0x6175746f)) {}
 
   void Start();  // with a controller
@@ -34,10 +34,10 @@ class LabAutopilot {
 
  private:
   cluster::SearchAnswer Search(const cluster::ClusterStatus& status);
-  Result<int64_t> Apply(plan::WorkerPlan plan);
+  Result<int64_t> Apply(WorkerPlan plan);
 
   const Scenario& scenario_;
-  const std::function<Result<int64_t>(plan::WorkerPlan)> apply_;
+  const std::function<Result<int64_t>(WorkerPlan)> apply_;
   Rng rng_;
   std::optional<VirtualAutopilot> pilot_;
   uint64_t changes_ = 0;

@@ -8,6 +8,7 @@
 #include "apps/cluster/json_fields.h"
 #include "apps/common/local_time.h"
 #include "base/log.h"
+#include "plan/io/plan_yaml.h"
 
 namespace millrace::apps {
 namespace {
@@ -68,15 +69,18 @@ void ForEachJsonField(MeasuredService& service, const auto& visit) {
   visit({"attainment"}, attainment);
 }
 
-void ForEachJsonField(PlanForecast& plan, const auto& visit) {
-  auto& [shape, text, method, requests_per_s, workers] = plan;
-  std::optional<std::string> kept;
-  if (!text.empty()) kept = text;
+void ForEachJsonField(PlanForecast& forecast, const auto& visit) {
+  auto& [shape, kept, method, requests_per_s] = forecast;
+  std::optional<std::string> text;
+  if (kept) text = plan::WritePlanYaml(*kept);
   visit({"shape", kDecisionTextBytesMax}, shape);
   visit({"method", kDecisionTextBytesMax}, method);
   visit({"requests_per_s"}, requests_per_s);
-  visit({.name = "plan", .bytes_max = kPlanTextBytesMax, .lines = true, .omitted = true}, kept);
-  text = kept.value_or("");
+  visit({.name = "plan", .bytes_max = kPlanTextBytesMax, .lines = true, .omitted = true}, text);
+  if (kept || !text) return;
+  if (auto read = plan::ParseWorkerPlan(*text, "plan"); read.ok()) {
+    kept = std::make_shared<const WorkerPlan>(*std::move(read));
+  }
 }
 
 void ForEachJsonField(Decision& decision, const auto& visit) {

@@ -2,10 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include "plan/io/plan_yaml.h"
+
 namespace millrace::apps {
 namespace {
 
 using cluster::Decision;
+
+std::shared_ptr<const WorkerPlan> SmallPlan(const std::string& model = "demo") {
+  Plan plan{.model = model, .cluster = "here", .num_layers = 4};
+  plan.stages = {{.nodes = {1}, .layers = {0, 4}}};
+  return std::make_shared<const WorkerPlan>(WorkerPlan{plan, {"a", "b"}, "00c0ffee00c0ffee"});
+}
 
 Decision Full() {
   Decision decision{.id = 7,
@@ -27,11 +35,9 @@ Decision Full() {
                    .requests = 90};
   decision.current =
       cluster::PlanForecast{.shape = "a 0-3", .method = "in force", .requests_per_s = 2};
-  decision.candidates = {{.shape = "a 0-1, b 2-3",
-                          .text = "format: 1\nstages:\n",
-                          .method = "flow",
-                          .requests_per_s = 4},
-                         {.shape = "b 0-3", .method = "single", .requests_per_s = 1}};
+  decision.candidates = {
+      {.shape = "a 0-1, b 2-3", .plan = SmallPlan(), .method = "flow", .requests_per_s = 4},
+      {.shape = "b 0-3", .method = "single", .requests_per_s = 1}};
   decision.before = cluster::MeasuredService{.answers = 10, .within = 5, .missed_ttft = 5};
   decision.after = cluster::MeasuredService{.answers = 12, .within = 12, .answers_per_s = 3};
   return decision;
@@ -42,7 +48,7 @@ TEST(DecisionJson, ReadsWhatItWrites) {
   EXPECT_EQ(ToJson(ReadDecision(json)), json);
   EXPECT_EQ(json["decision"], "change");
   EXPECT_EQ(json["cause"], "notice");
-  EXPECT_EQ(json["candidates"][0]["plan"], "format: 1\nstages:\n");
+  EXPECT_EQ(json["candidates"][0]["plan"], plan::WritePlanYaml(*SmallPlan()));
   EXPECT_FALSE(json["candidates"][1].contains("plan"));
   const Json empty = ToJson(Decision{});
   EXPECT_EQ(ToJson(ReadDecision(empty)), empty);
@@ -53,7 +59,7 @@ TEST(DecisionJson, TheStoreGetsTheNewestThatFit) {
   for (uint64_t id = 1; id <= 60; ++id) {
     many.push_back(Full());
     many.back().id = id;
-    many.back().candidates.front().text = std::string(20'000, 'x');
+    many.back().candidates.front().plan = SmallPlan(std::string(20'000, 'x'));
   }
   const std::string text = StoredDecisions(many);
   EXPECT_LE(text.size(), 512u << 10);
@@ -72,6 +78,8 @@ TEST(DecisionJson, WhatIsNoDecisionIsRefusedOrEmpty) {
       Json::parse(R"({"id": "x", "decision": 3, "load": [], "candidates": [1, {"shape": 2}]})"));
   EXPECT_EQ(odd.id, 0u);
   EXPECT_EQ(odd.candidates.size(), 1u);
+  const Decision unread = ReadDecision(Json::parse(R"({"candidates": [{"plan": "stages: 7"}]})"));
+  EXPECT_FALSE(unread.candidates.front().plan);
 }
 
 TEST(DecisionJson, TextForPeople) {

@@ -144,10 +144,10 @@ Result<SearchAnswer> PlanSearch::Search(const StartSearch& order, const ClusterS
     if (!candidate.score && found.best().score) continue;  // not comparable
     answer.found.push_back(
         {.shape = cluster::PlanShape(candidate.plan, NamesOf(inputs.cluster)),
-         .text = plan::WritePlanYaml(candidate.plan, inputs.cluster),
+         .plan =
+             std::make_shared<const WorkerPlan>(plan::OnWorkers(candidate.plan, inputs.cluster)),
          .method = candidate.method,
-         .requests_per_s = candidate.score.value_or(candidate.estimate.requests_per_s),
-         .workers = cluster::PlanWorkers(candidate.plan, NamesOf(inputs.cluster))});
+         .requests_per_s = candidate.score.value_or(candidate.estimate.requests_per_s)});
   }
   return answer;
 }

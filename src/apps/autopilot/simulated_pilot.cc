@@ -21,7 +21,7 @@ Result<std::string> ModelOf(const DeploymentFlags& deployment) {
         "--model is missing, such as llama-70b: there is no --plan that names it");
   }
   MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(deployment.plan, plan::kYamlBytesMax));
-  MR_ASSIGN_OR_RETURN(const plan::WorkerPlan plan, plan::ParseWorkerPlan(text, deployment.plan));
+  MR_ASSIGN_OR_RETURN(const WorkerPlan plan, plan::ParseWorkerPlan(text, deployment.plan));
   return plan.plan.model;
 }
 
@@ -69,8 +69,7 @@ Result<SimulatedPilot> PrepareAutopilot(const AutopilotFlags& flags,
                       FirstNodes(deployment, search->cluster()));
   const cluster::SearchAnswer found = search->PlansFor(OrderAtStart(workload, seed), nodes);
   if (!found.status.ok()) return found.status.WithContext("no plan to start with");
-  MR_ASSIGN_OR_RETURN(const Plan plan, search->ReadPlan(found.found.front().text));
-  pilot.plan_text = plan::WritePlanYaml(plan, search->cluster());
+  pilot.plan = search->OnCluster(*found.found.front().plan);
   return pilot;
 }
 

@@ -2,7 +2,7 @@
 // with which the cluster starts if none is given. One thread, at start.
 #pragma once
 
-#include <string>
+#include <optional>
 
 #include "apps/autopilot/autopilot_flags.h"
 #include "apps/simulate/deployment.h"
@@ -14,7 +14,7 @@ namespace millrace::apps {
 
 struct SimulatedPilot {
   sim::AutopilotSimOptions options;
-  std::string plan_text;  // found for the load with which the workload begins; "" if one is given
+  std::optional<Plan> plan;  // found for the load with which the workload begins, if none is given
 };
 
 // REQUIRES: it is not off, and the deployment has a cluster. `seed`: of the workload.

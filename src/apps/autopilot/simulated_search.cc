@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "plan/flow/part_of_cluster.h"
-#include "plan/io/plan_yaml.h"
 
 namespace millrace::apps {
 namespace {
@@ -43,9 +42,7 @@ cluster::SearchAnswer SimulatedSearch::operator()(const cluster::StartSearch& or
     return MakePlanInputs(flags_, std::move(here), model_, costs_, std::move(load));
   });
   std::erase_if(answer.found, [&](const cluster::PlanForecast& found) {
-    if (found.text.empty()) return false;  // that in force
-    const auto plan = ReadPlan(found.text);
-    return !plan.ok() || !FitsWorkers(*plan, cluster_);
+    return found.plan && !FitsWorkers(OnCluster(*found.plan), cluster_);  // null: that in force
   });
   if (answer.status.ok() && answer.found.empty()) {
     answer.status = FailedPrecondition("every plan found has several stages on one node");
@@ -60,8 +57,7 @@ cluster::SearchAnswer SimulatedSearch::PlansFor(const cluster::StartSearch& orde
   return (*this)(order, status);
 }
 
-Result<Plan> SimulatedSearch::ReadPlan(const std::string& text) const {
-  MR_ASSIGN_OR_RETURN(plan::WorkerPlan found, plan::ParseWorkerPlan(text, "the plan found"));
+Plan SimulatedSearch::OnCluster(WorkerPlan found) const {
   const auto in_cluster = [&](NodeIndex node) {
     const auto at = std::ranges::find(cluster_.nodes, found.workers[static_cast<size_t>(node)],
                                       &NodeSpec::name);

@@ -30,8 +30,8 @@ class SimulatedSearch {
   // The plans for `order` on the nodes of these names, the best first, as if no plan was in force.
   cluster::SearchAnswer PlansFor(const cluster::StartSearch& order,
                                  const std::vector<std::string>& nodes) const;
-  // A plan that it found: its nodes are those of cluster().
-  Result<Plan> ReadPlan(const std::string& text) const;
+  // A plan that it found, with the nodes of cluster().
+  Plan OnCluster(WorkerPlan found) const;
   // The cluster with a plan, to be simulated. Of `flags`, what is not about the plan counts.
   Result<Deployment> Deploy(Plan plan, DeploymentFlags flags) const;
   const ClusterSpec& cluster() const { return cluster_; }

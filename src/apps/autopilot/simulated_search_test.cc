@@ -62,9 +62,8 @@ TEST(SimulatedSearch, UsesTheWorkersThatAreThere) {
   EXPECT_LT(both.current->requests_per_s, 16);
   EXPECT_EQ(both.found.front().shape, "a-0 0-39, a-1 0-39");
   EXPECT_GT(both.found.front().requests_per_s, 1.5 * both.current->requests_per_s);
-  const auto plan = search.ReadPlan(both.found.front().text);
-  ASSERT_TRUE(plan.ok()) << plan.status().ToString();
-  EXPECT_TRUE(search.Deploy(*plan, {.by_node = true}).ok());
+  const Plan plan = search.OnCluster(*both.found.front().plan);
+  EXPECT_TRUE(search.Deploy(plan, {.by_node = true}).ok());
 
   const cluster::SearchAnswer one = search(order, OnTheFirst({"a-0"}));
   ASSERT_TRUE(one.status.ok()) << one.status.ToString();
@@ -77,7 +76,7 @@ TEST(SimulatedSearch, UsesTheWorkersThatAreThere) {
   ASSERT_TRUE(other.status.ok()) << other.status.ToString();
   EXPECT_FALSE(other.current);
   EXPECT_EQ(other.found.front().shape, "a-1 0-39");
-  EXPECT_FALSE(other.found.front().text.empty());
+  EXPECT_TRUE(other.found.front().plan);
 }
 
 }  // namespace

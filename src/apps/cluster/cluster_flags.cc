@@ -220,7 +220,7 @@ Status ReadLayout(const ControllerFlags& flags, ClusterFlags* cluster) {
   if (flags.plan_file.empty()) return OkStatus();
   MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.plan_file, kPlanBytesMax));
   cluster->layout = text;
-  MR_ASSIGN_OR_RETURN(plan::WorkerPlan parsed, plan::ParseWorkerPlan(text, flags.plan_file));
+  MR_ASSIGN_OR_RETURN(WorkerPlan parsed, plan::ParseWorkerPlan(text, flags.plan_file));
   const auto layout = cluster::MakeLayout(parsed.plan, parsed.workers);
   if (!layout.ok()) {
     return InvalidArgument(fmt::format("{}: {}", flags.plan_file, layout.status().message()));

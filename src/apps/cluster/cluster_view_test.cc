@@ -202,7 +202,7 @@ TEST(ClusterView, MalformedAnswersAreReadSafely) {
   }
 }
 
-plan::WorkerPlan Plan(const std::string& stages) {
+WorkerPlan Plan(const std::string& stages) {
   auto plan = plan::ParseWorkerPlan("format: 1\nmodel: demo\nlayers: 12\nstages:\n" + stages, "p");
   EXPECT_TRUE(plan.ok()) << plan.status().ToString();
   return *plan;

@@ -129,13 +129,13 @@ class ControllerAdmin : public serve::ClusterAdmin {
 
   Json Describe() override { return StatusJson(model_, host_.Describe()); }
   Json Machines() override { return MachinesJson(host_.Describe()); }
-  Result<int64_t> ApplyPlan(Plan plan, std::vector<std::string> workers,
-                            const std::string& text) override {
+  Result<int64_t> ApplyPlan(WorkerPlan plan, std::string as_sent) override {
     const MutexLock lock(applying_);  // a plan is written before it is settled
+    if (kept_ && as_sent.empty()) as_sent = plan::WritePlanYaml(plan);
     int64_t epoch = 0;
-    MR_RETURN_IF_ERROR(host_.ApplyPlan(std::move(plan), std::move(workers), &epoch));
+    MR_RETURN_IF_ERROR(host_.ApplyPlan(std::move(plan.plan), std::move(plan.workers), &epoch));
     if (!kept_) return epoch;
-    MR_RETURN_IF_ERROR(kept_->Write(text, epoch)
+    MR_RETURN_IF_ERROR(kept_->Write(as_sent, epoch)
                            .WithContext("the change to the plan has begun, but the next controller "
                                         "will not know of it"));
     return epoch;

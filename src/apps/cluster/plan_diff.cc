@@ -94,7 +94,7 @@ bool PlanDiff::empty() const {
   });
 }
 
-PlanDiff DiffPlans(const ClusterView& now, const plan::WorkerPlan& then) {
+PlanDiff DiffPlans(const ClusterView& now, const WorkerPlan& then) {
   std::map<std::string, std::pair<Shares, Shares>> held;  // now, then
   std::set<std::string> present;
   for (const WorkerView& worker : now.workers) {

@@ -29,7 +29,7 @@ struct PlanDiff {
 };
 
 // A worker whose tensor-parallel rank or degree changes fetches all its layers again.
-PlanDiff DiffPlans(const ClusterView& now, const plan::WorkerPlan& then);
+PlanDiff DiffPlans(const ClusterView& now, const WorkerPlan& then);
 std::string FormatPlanDiff(const PlanDiff& diff);
 
 }  // namespace millrace::apps

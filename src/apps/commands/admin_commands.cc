@@ -226,7 +226,7 @@ struct PlanFlags {
 };
 
 Result<PlanDiff> Diff(AdminClient& client, const PlanFlags& flags, const std::string& text) {
-  MR_ASSIGN_OR_RETURN(const plan::WorkerPlan then, plan::ParseWorkerPlan(text, flags.plan));
+  MR_ASSIGN_OR_RETURN(const WorkerPlan then, plan::ParseWorkerPlan(text, flags.plan));
   MR_ASSIGN_OR_RETURN(const ClusterView now, Look(client));
   return DiffPlans(now, then);
 }

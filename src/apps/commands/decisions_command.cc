@@ -8,6 +8,7 @@
 #include "apps/cluster/admin_client.h"
 #include "apps/cluster/json_fields.h"
 #include "apps/commands/commands.h"
+#include "plan/io/plan_yaml.h"
 
 namespace millrace::apps {
 namespace {
@@ -49,10 +50,10 @@ Status RunDecisions(const DecisionsFlags& flags) {
       fmt::print("{}", DecisionText(*found, true));
       return OkStatus();
     }
-    if (found->candidates.empty() || found->candidates.front().text.empty()) {
+    if (found->candidates.empty() || !found->candidates.front().plan) {
       return FailedPrecondition(fmt::format("decision {} found no plan", *id));
     }
-    fmt::print("{}", found->candidates.front().text);
+    fmt::print("{}", plan::WritePlanYaml(*found->candidates.front().plan));
     return OkStatus();
   }
   if (decisions.empty()) fmt::print("The autopilot has decided nothing so far.\n");

@@ -280,7 +280,7 @@ Status RunSimulate(const SimulateFlags& given) {
     MR_ASSIGN_OR_RETURN(SimulatedPilot pilot, PrepareAutopilot(flags.autopilot, flags.deployment,
                                                                workload, flags.run.first_seed));
     flags.deployment.by_node = true;
-    flags.deployment.plan_text = std::move(pilot.plan_text);
+    flags.deployment.found = std::move(pilot.plan);
     flags.run.autopilot = std::move(pilot.options);
   }
   MR_ASSIGN_OR_RETURN(const Deployment deployment, MakeDeployment(flags.deployment));

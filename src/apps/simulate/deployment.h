@@ -26,7 +26,7 @@ struct DeploymentFlags {
   int tensor_parallel = 1, pipeline_parallel = 1;
   std::optional<int> instances;  // default: 1, or the most machines of a trace
   std::string plan, cluster;     // instead of a device and its numbers
-  std::string plan_text;         // of the plan that was found, without `plan`
+  std::optional<Plan> found;     // without `plan`: the plan that was found
   // The workers are the cluster's nodes, not the plan's stages, so the plan can change.
   bool by_node = false;
   std::vector<std::string> node_profiles;           // DEVICE=FILE, of a plan's nodes

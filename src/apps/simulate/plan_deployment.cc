@@ -188,12 +188,12 @@ Result<Deployment> MakePlanDeployment(const DeploymentFlags& given) {
   DeploymentFlags flags = given;
   flags.engine = WithServerSizes(PlanEngine(given.engine), cluster.server);
   MR_RETURN_IF_ERROR(ValidateEngineFlags(flags.engine));
-  std::string plan_text = flags.plan_text;
   const std::string plan_name = flags.plan.empty() ? "the plan that was found" : flags.plan;
+  Plan plan = flags.found.value_or(Plan());
   if (!flags.plan.empty()) {
-    MR_ASSIGN_OR_RETURN(plan_text, ReadFile(flags.plan, plan::kYamlBytesMax));
+    MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.plan, plan::kYamlBytesMax));
+    MR_ASSIGN_OR_RETURN(plan, plan::ParsePlanYaml(text, plan_name, cluster));
   }
-  MR_ASSIGN_OR_RETURN(Plan plan, plan::ParsePlanYaml(plan_text, plan_name, cluster));
   const std::string model = flags.engine.model.empty() ? plan.model : flags.engine.model;
   MR_ASSIGN_OR_RETURN(const auto footprint, LoadFootprint(model));
   if (plan.num_layers != footprint.spec.num_layers) {

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <utility>
 
+#include "cluster/autopilot/plan_shape.h"
+
 namespace millrace::cluster {
 namespace {
 
@@ -28,6 +30,11 @@ bool CanServe(const AutopilotView& view) {
   return std::ranges::any_of(view.members, [](const AutopilotView::Member& member) {
     return member.usable && !member.leaving;
   });
+}
+
+// That get layers; none: they are not known.
+std::vector<std::string> WorkersOf(const PlanForecast& forecast) {
+  return forecast.plan ? PlanWorkers(*forecast.plan) : std::vector<std::string>();
 }
 
 plan::ReplanOptions ShiftOptions(const AutopilotOptions& options) {
@@ -90,7 +97,7 @@ void Autopilot::SearchEnded(uint64_t id, SearchAnswer answer, Time now) {
   if (phase_ != Phase::kSearching || id != last_search_) return;
   phase_ = Phase::kWatching;
   if (wanted_ && wanted_->urgent) {  // it planned with workers that are gone
-    std::erase_if(answer.found, [&](const auto& plan) { return !AllMayServe(plan.workers); });
+    std::erase_if(answer.found, [&](const auto& plan) { return !AllMayServe(WorkersOf(plan)); });
     if (answer.found.empty()) return;
   }
   Decision decision = std::exchange(searching_, {});
@@ -102,7 +109,7 @@ void Autopilot::SearchEnded(uint64_t id, SearchAnswer answer, Time now) {
   for (PlanForecast& plan : answer.found) {
     if (decision.candidates.size() == AutopilotOptions::kCandidatesKept) break;
     if (worse_.contains(plan.shape)) continue;
-    if (!decision.candidates.empty()) plan.text.clear();  // only the best may be applied
+    if (!decision.candidates.empty()) plan.plan.reset();  // only the best may be applied
     decision.candidates.push_back(std::move(plan));
   }
   if (decision.candidates.empty()) {
@@ -150,11 +157,11 @@ void Autopilot::Decide(const Cause& cause, Decision decision, Time now) {
   const uint64_t id = Record(std::move(decision));
   Order({.decision = id,
          .from_shape = view_->shape,
-         .from_text = view_->plan_text,
          .to_shape = best.shape,
-         .workers = best.workers,
+         .from_plan = view_->plan,
+         .workers = WorkersOf(best),
          .load = load},
-        best.text, now);
+        best.plan, now);
 }
 
 std::optional<std::string> Autopilot::WhyStay(const Cause& cause, Decision& decision, Time now) {
@@ -206,12 +213,12 @@ Duration Autopilot::DwellBefore(const PlanForecast& to, const MeasuredLoad& load
 
 // ---- a change
 
-void Autopilot::Order(Change change, std::string text, Time now) {
+void Autopilot::Order(Change change, std::shared_ptr<const WorkerPlan> plan, Time now) {
   change.ordered = now;
   change_ = std::move(change);
   phase_ = Phase::kChanging;
   meter_.TakeLongestSilence(now);
-  actions_.push_back(ApplyPlanText{std::move(text)});
+  actions_.push_back(ApplyPlan{std::move(plan)});
 }
 
 void Autopilot::ApplyEnded(const Result<int64_t>& epoch) {
@@ -287,7 +294,7 @@ void Autopilot::Verify(Time now) {
       fmt::format("{:.0f} % good answers, {:.0f} % were forecast and {} before", 100 * measured,
                   100 * forecast, known ? fmt::format("{:.0f} %", 100 * before) : "unknown");
   if (measured >= forecast - options_.margin) return EndChange("verified: " + figures);
-  if (known && measured < before - options_.margin && !change_->from_text.empty()) {
+  if (known && measured < before - options_.margin && change_->from_plan != nullptr) {
     return RollBack(figures, now);
   }
   if (!last) return;
@@ -313,11 +320,10 @@ void Autopilot::RollBack(const std::string& why, Time now) {
   const uint64_t id = Record(std::move(decision));
   Order({.decision = id,
          .from_shape = change.to_shape,
-         .from_text = "",
          .to_shape = change.from_shape,
          .load = change.load,
          .rolls_back = true},
-        change.from_text, now);
+        change.from_plan, now);
 }
 
 // ---- the record

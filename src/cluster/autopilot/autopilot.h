@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -77,13 +78,13 @@ struct AutopilotView {
     bool leaving = false;  // drains, or has had notice
     bool operator==(const Member&) const = default;
   };
-  int64_t epoch = 0;                // of the plan in force
-  bool changing = false;            // another plan is being loaded
-  std::string shape;                // of the plan in force
-  std::string plan_text;            // as plan.yaml
-  bool serving = true;              // requests can be answered
-  std::vector<Member> members;      // by name
-  std::optional<int64_t> given_up;  // the epoch of the plan that was given up last
+  int64_t epoch = 0;                       // of the plan in force
+  bool changing = false;                   // another plan is being loaded
+  std::string shape;                       // of the plan in force
+  std::shared_ptr<const WorkerPlan> plan;  // in force; null: a stage lacks a worker
+  bool serving = true;                     // requests can be answered
+  std::vector<Member> members;             // by name
+  std::optional<int64_t> given_up;         // the epoch of the plan that was given up last
   std::string given_up_reason;
   double unix_s = 0;  // the time of day, for people
 };
@@ -94,14 +95,14 @@ struct StartSearch {
   double planned_requests_per_s = 0;    // with headroom
   std::vector<RequestLengths> lengths;  // of recent requests; empty: only the means are known
 };
-struct ApplyPlanText {
-  std::string text;
+struct ApplyPlan {
+  std::shared_ptr<const WorkerPlan> plan;
 };
 // To be logged and stored. The same id comes again when its outcome is known.
 struct DecisionMade {
   Decision decision;
 };
-using AutopilotAction = std::variant<StartSearch, ApplyPlanText, DecisionMade>;
+using AutopilotAction = std::variant<StartSearch, ApplyPlan, DecisionMade>;
 
 struct SearchAnswer {
   Status status;
@@ -123,7 +124,7 @@ class Autopilot {
   void Observe(const AutopilotView& view, Time now);
   // Answers a StartSearch; another id is ignored.
   void SearchEnded(uint64_t id, SearchAnswer answer, Time now);
-  // Answers an ApplyPlanText: the plan was accepted under this epoch, or was refused.
+  // Answers an ApplyPlan: the plan was accepted under this epoch, or was refused.
   void ApplyEnded(const Result<int64_t>& epoch);
 
   // What is to be done, in order.
@@ -147,7 +148,8 @@ class Autopilot {
   struct Change {
     uint64_t decision = 0;
     std::optional<int64_t> epoch;  // once accepted
-    std::string from_shape, from_text, to_shape;
+    std::string from_shape, to_shape;
+    std::shared_ptr<const WorkerPlan> from_plan;
     std::vector<std::string> workers;  // of the new plan; empty: not known
     MeasuredLoad load;                 // that it was ordered for
     Time ordered, in_force, verify_at;
@@ -176,7 +178,7 @@ class Autopilot {
   std::optional<std::string> WhyStay(const Cause& cause, Decision& decision, Time now);
   Duration DwellBefore(const PlanForecast& to, const MeasuredLoad& load) const;
   double ValueOf(const std::optional<PlanForecast>& plan, double requests_per_s) const;
-  void Order(Change change, std::string text, Time now);
+  void Order(Change change, std::shared_ptr<const WorkerPlan> plan, Time now);
   void RollBack(const std::string& why, Time now);
   double GoodShare(const MeasuredService& service, const MeasuredLoad& load) const;
   double ForecastShare(const PlanForecast& plan, const MeasuredLoad& load) const;

@@ -1,7 +1,8 @@
 #include "cluster/autopilot/autopilot_view.h"
 
+#include <map>
+
 #include "cluster/autopilot/plan_shape.h"
-#include "plan/io/plan_yaml.h"
 
 namespace millrace::cluster {
 namespace {
@@ -12,23 +13,24 @@ std::vector<std::vector<std::string>> StageWorkers(const ClusterStatus& status) 
   return workers;
 }
 
-// The plan in force as a file that can be applied again; "" if a stage lacks a worker.
-std::string PlanText(const ClusterStatus& status) {
-  ClusterSpec named;
-  named.name = "this cluster";
-  Plan plan = status.plan;
-  for (size_t i = 0; i < plan.stages.size(); ++i) {
-    if (status.stages[i].workers.empty()) return "";
-    plan.stages[i].nodes.clear();
+// The plan in force, to be applied again; null if a stage lacks a worker.
+std::shared_ptr<const WorkerPlan> PlanInForce(const ClusterStatus& status) {
+  WorkerPlan named{.plan = status.plan};
+  std::map<std::string_view, NodeIndex> nodes;
+  for (size_t i = 0; i < status.stages.size(); ++i) {
+    std::vector<NodeIndex>& ranks = named.plan.stages[i].nodes;
+    ranks.clear();
     for (const std::string& worker : status.stages[i].workers) {
-      if (worker.empty()) return "";
-      plan.stages[i].nodes.push_back(static_cast<NodeIndex>(named.nodes.size()));
-      named.nodes.push_back({.name = worker});
+      if (worker.empty()) return nullptr;
+      const auto [node, is_new] = nodes.emplace(worker, static_cast<NodeIndex>(nodes.size()));
+      if (is_new) named.workers.push_back(worker);
+      ranks.push_back(node->second);
     }
+    if (ranks.empty()) return nullptr;
   }
-  plan.cluster = named.name;
-  plan.unused.clear();
-  return plan::WritePlanYaml(plan, named);
+  named.plan.cluster = "this cluster";
+  named.plan.unused.clear();
+  return std::make_shared<const WorkerPlan>(std::move(named));
 }
 
 }  // namespace
@@ -40,7 +42,7 @@ AutopilotView ViewOf(const ClusterStatus& status, double unix_s) {
                      .unix_s = unix_s};
   if (status.stages.size() == status.plan.stages.size()) {
     view.shape = PlanShape(status.plan, StageWorkers(status));
-    view.plan_text = PlanText(status);
+    view.plan = PlanInForce(status);
   }
   for (const WorkerStatus& worker : status.workers) {
     const bool leaving = worker.draining || (worker.notice && worker.notice->hard);

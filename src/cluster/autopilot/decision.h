@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cluster/autopilot/load_meter.h"
+#include "core/worker_plan.h"
 
 namespace millrace::cluster {
 
@@ -33,11 +35,10 @@ std::string_view KindName(DecisionKind kind);  // "keep", ...
 
 // A plan and what the simulator says of it under the load of the decision.
 struct PlanForecast {
-  std::string shape;          // equal for plans that place the same layers on the same workers
-  std::string text;           // as plan.yaml; empty: not kept
-  std::string method;         // that found it
+  std::string shape;  // equal for plans that place the same layers on the same workers
+  std::shared_ptr<const WorkerPlan> plan = {};  // null: not kept
+  std::string method;                           // that found it
   double requests_per_s = 0;  // the most within the limits; without limits, the most at all
-  std::vector<std::string> workers = {};  // that get layers; empty: not known, or not kept
 };
 
 struct Decision {

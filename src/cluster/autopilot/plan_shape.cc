@@ -37,11 +37,13 @@ std::string PlanShape(const Plan& plan, std::span<const std::string> node_names)
   return PlanShape(plan, workers);
 }
 
-std::vector<std::string> PlanWorkers(const Plan& plan, std::span<const std::string> node_names) {
+std::vector<std::string> PlanWorkers(const WorkerPlan& plan) {
   std::set<NodeIndex> used;
-  for (const StagePlan& stage : plan.stages) used.insert(stage.nodes.begin(), stage.nodes.end());
+  for (const StagePlan& stage : plan.plan.stages) {
+    used.insert(stage.nodes.begin(), stage.nodes.end());
+  }
   std::vector<std::string> workers;
-  for (const NodeIndex node : used) workers.push_back(node_names[static_cast<size_t>(node)]);
+  for (const NodeIndex node : used) workers.push_back(plan.workers[static_cast<size_t>(node)]);
   return workers;
 }
 

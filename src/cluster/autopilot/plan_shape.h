@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/plan.h"
+#include "core/worker_plan.h"
 
 namespace millrace::cluster {
 
@@ -14,7 +14,7 @@ namespace millrace::cluster {
 std::string PlanShape(const Plan& plan, std::span<const std::vector<std::string>> workers);
 // The same with the names of the plan's nodes.
 std::string PlanShape(const Plan& plan, std::span<const std::string> node_names);
-// The nodes that get layers, each once.
-std::vector<std::string> PlanWorkers(const Plan& plan, std::span<const std::string> node_names);
+// Those that get layers, each once.
+std::vector<std::string> PlanWorkers(const WorkerPlan& plan);
 
 }  // namespace millrace::cluster

@@ -8,7 +8,6 @@
 
 #include "base/log.h"
 #include "cluster/autopilot/autopilot_view.h"
-#include "plan/io/plan_yaml.h"
 
 namespace millrace::ops {
 namespace {
@@ -98,7 +97,7 @@ void AutopilotHost::Do(std::vector<AutopilotAction> actions, const ClusterStatus
   for (const AutopilotAction& action : actions) {
     if (const auto* search = std::get_if<cluster::StartSearch>(&action)) {
       Do(*search, status);
-    } else if (const auto* apply = std::get_if<cluster::ApplyPlanText>(&action)) {
+    } else if (const auto* apply = std::get_if<cluster::ApplyPlan>(&action)) {
       Do(*apply);
     } else {
       MR_LOG(info, "autopilot: {}",
@@ -124,11 +123,8 @@ void AutopilotHost::Do(const cluster::StartSearch& order, const ClusterStatus& s
   });
 }
 
-void AutopilotHost::Do(const cluster::ApplyPlanText& apply) {
-  const auto applied = [&]() -> Result<int64_t> {
-    MR_ASSIGN_OR_RETURN(plan::WorkerPlan plan, plan::ParseWorkerPlan(apply.text, "the plan found"));
-    return admin_.ApplyPlan(std::move(plan.plan), std::move(plan.workers), apply.text);
-  }();
+void AutopilotHost::Do(const cluster::ApplyPlan& apply) {
+  const Result<int64_t> applied = admin_.ApplyPlan(*apply.plan, "");
   const MutexLock lock(mutex_);
   autopilot_.ApplyEnded(applied);
 }

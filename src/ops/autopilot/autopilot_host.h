@@ -57,7 +57,7 @@ class AutopilotHost {
   void Look();
   void Do(std::vector<cluster::AutopilotAction> actions, const cluster::ClusterStatus& status);
   void Do(const cluster::StartSearch& order, const cluster::ClusterStatus& status);
-  void Do(const cluster::ApplyPlanText& apply);
+  void Do(const cluster::ApplyPlan& apply);
   void Store();
 
   const AutopilotHostOptions options_;

@@ -21,9 +21,8 @@ class AdminLayer : public serve::ClusterAdmin {
   Json Machines() override { return below_->Machines(); }
   Json Decisions() override { return below_->Decisions(); }
   std::vector<serve::ClusterMetric> Metrics() override { return below_->Metrics(); }
-  Result<int64_t> ApplyPlan(Plan plan, std::vector<std::string> workers,
-                            const std::string& text) override {
-    return below_->ApplyPlan(std::move(plan), std::move(workers), text);
+  Result<int64_t> ApplyPlan(WorkerPlan plan, std::string as_sent) override {
+    return below_->ApplyPlan(std::move(plan), std::move(as_sent));
   }
   Status Drain(std::string_view worker) override { return below_->Drain(worker); }
   Status Migrate(RequestId request, std::string_view worker) override {

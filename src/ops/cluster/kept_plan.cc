@@ -18,8 +18,8 @@ KeptPlan::KeptPlan(std::shared_ptr<Leading> leading, std::string model_fingerpri
       model_fingerprint_(std::move(model_fingerprint)),
       layout_(std::move(layout)) {}
 
-Result<std::optional<plan::WorkerPlan>> KeptPlan::Read() {
-  std::optional<plan::WorkerPlan> none;
+Result<std::optional<WorkerPlan>> KeptPlan::Read() {
+  std::optional<WorkerPlan> none;
   MR_ASSIGN_OR_RETURN(const std::optional<std::string> value, leading_->Kept(kKey));
   if (!value || value->empty()) return none;
   const Result<Json> kept = ParseJson(*value);
@@ -37,7 +37,7 @@ Result<std::optional<plan::WorkerPlan>> KeptPlan::Read() {
   MR_LOG(info, "starting with the plan that was applied last");
   const MutexLock lock(mutex_);
   in_force_ = text;
-  return std::optional<plan::WorkerPlan>(*std::move(plan));
+  return std::optional<WorkerPlan>(*std::move(plan));
 }
 
 Status KeptPlan::Write(const std::string& text, int64_t epoch) {

@@ -23,8 +23,8 @@ class KeptPlan {
   KeptPlan(std::shared_ptr<Leading> leading, std::string model_fingerprint, std::string layout);
 
   // nullopt: there is no valid plan.
-  Result<std::optional<plan::WorkerPlan>> Read();
-  // `text`: as the operator sent it. kInvalidArgument: too long for the store.
+  Result<std::optional<WorkerPlan>> Read();
+  // `text`: as its sender wrote it. kInvalidArgument: too long for the store.
   Status Write(const std::string& text, int64_t epoch);
   // The plan of that epoch is in force, or was given up. Ignored unless it was the last one
   // written.

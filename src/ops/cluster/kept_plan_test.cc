@@ -31,7 +31,7 @@ class KeptPlanTest : public testing::Test {
     ASSERT_TRUE(leading.ok()) << leading.status().ToString();
     leading_ = std::move(*leading);
   }
-  std::optional<plan::WorkerPlan> Read(const std::string& model, const std::string& layout) {
+  std::optional<WorkerPlan> Read(const std::string& model, const std::string& layout) {
     const auto read = KeptPlan(leading_, model, layout).Read();
     EXPECT_TRUE(read.ok()) << read.status().ToString();
     return read.ok() ? *read : std::nullopt;

@@ -60,6 +60,10 @@ class Fingerprint {
   uint64_t hash_ = 0x6d696c6c72616365;
 };
 
+std::string FingerprintText(const ClusterSpec& cluster) {
+  return fmt::format("{:016x}", ClusterFingerprint(cluster));
+}
+
 class PlanReader {
  public:
   // Without a cluster, every named node exists.
@@ -80,9 +84,7 @@ class PlanReader {
                       name_));
     MR_RETURN_IF_ERROR(CheckFormat(root));
     MR_ASSIGN_OR_RETURN(out_.cluster, root.TextOr("cluster", ""));
-    if (cluster_ != nullptr && root.Has("cluster_fingerprint")) {
-      MR_RETURN_IF_ERROR(CheckFingerprint(root));
-    }
+    if (root.Has("cluster_fingerprint")) MR_RETURN_IF_ERROR(ReadFingerprint(root));
     MR_ASSIGN_OR_RETURN(out_.model, root.Text("model"));
     MR_ASSIGN_OR_RETURN(const int64_t layers, root.Integer("layers", 1, kLayersMax));
     out_.num_layers = static_cast<int>(layers);
@@ -102,7 +104,7 @@ class PlanReader {
     return std::move(out_);
   }
 
-  std::vector<std::string> TakeNames() { return std::move(names_); }
+  WorkerPlan Named(Plan plan) && { return {std::move(plan), std::move(names_), fingerprint_}; }
 
  private:
   // A file without a format has the first one.
@@ -142,14 +144,18 @@ class PlanReader {
     }
   }
 
-  Status CheckFingerprint(const YamlMap& root) const {
-    MR_ASSIGN_OR_RETURN(const std::string text, root.Text("cluster_fingerprint"));
-    const std::string wanted = fmt::format("{:016x}", ClusterFingerprint(*cluster_));
-    if (text == wanted) return OkStatus();
+  // Without a cluster, anything is accepted.
+  Status ReadFingerprint(const YamlMap& root) {
+    const Result<std::string> text = root.Text("cluster_fingerprint");
+    if (text.ok()) fingerprint_ = *text;
+    if (cluster_ == nullptr) return OkStatus();
+    MR_RETURN_IF_ERROR(text.status());
+    const std::string wanted = FingerprintText(*cluster_);
+    if (fingerprint_ == wanted) return OkStatus();
     return root.Error("cluster_fingerprint",
                       fmt::format("the plan was made for another cluster: '{}' with fingerprint "
                                   "{}; this one is '{}' with {}; plan again for it",
-                                  Printable(out_.cluster, 60), Printable(text, 40),
+                                  Printable(out_.cluster, 60), Printable(fingerprint_, 40),
                                   Printable(cluster_->name, 60), wanted));
   }
 
@@ -260,6 +266,7 @@ class PlanReader {
   const ClusterSpec* const cluster_ = nullptr;
   std::map<std::string, NodeIndex> nodes_;
   std::vector<std::string> names_;  // without a cluster: by index
+  std::string fingerprint_;
   Plan out_;
 };
 
@@ -290,9 +297,20 @@ uint64_t ClusterFingerprint(const ClusterSpec& cluster) {
   return print.value();
 }
 
+WorkerPlan OnWorkers(Plan plan, const ClusterSpec& cluster) {
+  WorkerPlan out{.plan = std::move(plan), .cluster_fingerprint = FingerprintText(cluster)};
+  for (const NodeSpec& node : cluster.nodes) out.workers.push_back(node.name);
+  return out;
+}
+
 std::string WritePlanYaml(const Plan& plan, const ClusterSpec& cluster) {
-  const auto name = [&cluster](NodeIndex node) {
-    return Quoted(cluster.nodes[static_cast<size_t>(node)].name);
+  return WritePlanYaml(OnWorkers(plan, cluster));
+}
+
+std::string WritePlanYaml(const WorkerPlan& named) {
+  const Plan& plan = named.plan;
+  const auto name = [&named](NodeIndex node) {
+    return Quoted(named.workers[static_cast<size_t>(node)]);
   };
   const double gap =
       plan.tokens_per_s_bound > 0 ? 1 - plan.tokens_per_s / plan.tokens_per_s_bound : 0;
@@ -301,8 +319,11 @@ std::string WritePlanYaml(const Plan& plan, const ClusterSpec& cluster) {
   auto at = std::back_inserter(out);
   fmt::format_to(at, "format: {}\nmodel: {}\nlayers: {}\n", kFormat, Quoted(plan.model),
                  plan.num_layers);
-  fmt::format_to(at, "cluster: {}\ncluster_fingerprint: \"{:016x}\"\nepoch: {}\n",
-                 Quoted(plan.cluster), ClusterFingerprint(cluster), plan.epoch);
+  fmt::format_to(at, "cluster: {}\n", Quoted(plan.cluster));
+  if (!named.cluster_fingerprint.empty()) {
+    fmt::format_to(at, "cluster_fingerprint: {}\n", DumpJson(named.cluster_fingerprint));
+  }
+  fmt::format_to(at, "epoch: {}\n", plan.epoch);
   fmt::format_to(at, "partial_inference: {}\n", plan.partial_inference);
   fmt::format_to(at, "flow: {}\nbound: {}  # no plan carries more; gap {:.2f} %\n",
                  Flow(plan.tokens_per_s), Flow(plan.tokens_per_s_bound), 100 * gap);
@@ -343,10 +364,8 @@ Result<Plan> ParsePlanYaml(std::string_view text, std::string_view name,
 
 Result<WorkerPlan> ParseWorkerPlan(std::string_view text, std::string_view name) {
   PlanReader reader(name);
-  WorkerPlan out;
-  MR_ASSIGN_OR_RETURN(out.plan, reader.Read(text));
-  out.workers = reader.TakeNames();
-  return out;
+  MR_ASSIGN_OR_RETURN(Plan plan, reader.Read(text));
+  return std::move(reader).Named(std::move(plan));
 }
 
 }  // namespace millrace::plan

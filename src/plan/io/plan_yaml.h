@@ -10,15 +10,19 @@
 
 #include "base/status.h"
 #include "core/cluster_spec.h"
-#include "core/plan.h"
+#include "core/worker_plan.h"
 
 namespace millrace::plan {
 
 // Depends on the machines and links, but not on prices, spot or the cluster's name.
 uint64_t ClusterFingerprint(const ClusterSpec& cluster);
 
+// The same plan with the names of the cluster's nodes, which are those of its workers.
+WorkerPlan OnWorkers(Plan plan, const ClusterSpec& cluster);
+
 // REQUIRES: the plan's nodes are in `cluster`, and its edges join its own stages.
 std::string WritePlanYaml(const Plan& plan, const ClusterSpec& cluster);
+std::string WritePlanYaml(const WorkerPlan& plan);
 
 // Reads what WritePlanYaml wrote, exactly to the last bit. The result names existing nodes and
 // stages, and its ranges lie within the model. CheckPlan judges whether the plan is sound.
@@ -27,11 +31,6 @@ std::string WritePlanYaml(const Plan& plan, const ClusterSpec& cluster);
 Result<Plan> ParsePlanYaml(std::string_view text, std::string_view name,
                            const ClusterSpec& cluster);
 
-// A plan for a running cluster. Its nodes are workers, by the names under which they joined.
-struct WorkerPlan {
-  Plan plan;
-  std::vector<std::string> workers;  // by the plan's node index
-};
 // Reads the same file without knowing the cluster.
 Result<WorkerPlan> ParseWorkerPlan(std::string_view text, std::string_view name);
 

@@ -166,6 +166,7 @@ TEST(WorkerPlanTest, NamesWorkersWithoutKnowingTheCluster) {
   EXPECT_EQ(read->workers,
             (std::vector<std::string>{"big-0", "big-1", "a \"quoted\": name", "null", "7"}));
   ExpectEqual(read->plan, SmallPlan());
+  EXPECT_EQ(WritePlanYaml(*read), WritePlanYaml(SmallPlan(), Cluster()));
 }
 
 TEST(WorkerPlanTest, MayBeShort) {
@@ -177,6 +178,7 @@ TEST(WorkerPlanTest, MayBeShort) {
   ASSERT_TRUE(read.ok()) << read.status().ToString();
   EXPECT_EQ(read->workers, (std::vector<std::string>{"b", "a", "c"}));
   EXPECT_EQ(read->plan.stages[1].nodes, (std::vector<NodeIndex>{1, 2}));
+  EXPECT_EQ(WritePlanYaml(*read).find("fingerprint"), std::string::npos) << "it is not known";
   const auto& edges = read->plan.edges;
   ASSERT_EQ(edges.size(), 3u) << "one in, one between, one out";
   EXPECT_EQ(edges[0].to, 0);

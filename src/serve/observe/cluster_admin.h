@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "base/status.h"
 #include "core/ids.h"
-#include "core/plan.h"
+#include "core/worker_plan.h"
 
 namespace millrace::serve {
 
@@ -47,10 +47,9 @@ class ClusterAdmin {
   // Errors are one line for the operator: kNotFound (no such worker or request), kInvalidArgument,
   // kFailedPrecondition (not possible now; the text says why).
 
-  // The plan's nodes are workers; `workers` holds their names by node index. `text` is the same
-  // plan as text. Returns the epoch under which the change to the plan has begun.
-  virtual Result<int64_t> ApplyPlan(Plan plan, std::vector<std::string> workers,
-                                    const std::string& text) = 0;
+  // `as_sent`: the file in which the plan came, to be kept as it is; "" if it was made in this
+  // process. Returns the epoch under which the change to the plan has begun.
+  virtual Result<int64_t> ApplyPlan(WorkerPlan plan, std::string as_sent) = 0;
   // Moves the worker's layers to other workers and assigns no new ones to it.
   virtual Status Drain(std::string_view worker) = 0;
   // Moves a running request, with its KV, to pipelines that use that worker.

@@ -20,7 +20,7 @@ AutopilotSim::AutopilotSim(AutopilotSimOptions options, ClusterSim& cluster)
                     return answer;
                   },
               .apply =
-                  [this](plan::WorkerPlan plan) {
+                  [this](WorkerPlan plan) {
                     return cluster_.ApplyPlan(std::move(plan.plan), std::move(plan.workers));
                   }}) {
   cluster_.on_arrival = [this](RequestId id, const SimRequest& request) {

@@ -81,6 +81,10 @@ double RateOf(const Plan& plan, const cluster::StartSearch& order) {
   return static_cast<double>(report.latency.requests) / report.latency.seconds();
 }
 
+std::shared_ptr<const WorkerPlan> Shared(const Plan& plan, const ClusterSpec& named) {
+  return std::make_shared<const WorkerPlan>(plan::OnWorkers(plan, named));
+}
+
 // Compares a chain over all nodes that are there with replicas on each.
 cluster::SearchAnswer Search(const cluster::StartSearch& order,
                              const cluster::ClusterStatus& status) {
@@ -99,7 +103,7 @@ cluster::SearchAnswer Search(const cluster::StartSearch& order,
   cluster::SearchAnswer answer;
   for (const Plan& plan : {ChainOf(here), ReplicasOn(here)}) {
     cluster::PlanForecast forecast{.shape = cluster::PlanShape(plan, names),
-                                   .text = plan::WritePlanYaml(plan, named),
+                                   .plan = Shared(plan, named),
                                    .method = "test",
                                    .requests_per_s = RateOf(plan, order)};
     if (cluster::PlanShape(status.plan, names) == forecast.shape) answer.current = forecast;
@@ -186,7 +190,7 @@ TEST(AutopilotSim, ProfilesThatAreWrongByTenTimesDoLittleHarm) {
     if (answer.current) answer.current->requests_per_s /= 10;
     ClusterSpec named{.name = "here", .nodes = {{.name = "n0"}}};
     answer.found = {{.shape = "n0 0-9",
-                     .text = plan::WritePlanYaml(ChainOf({0}), named),
+                     .plan = Shared(ChainOf({0}), named),
                      .method = "test",
                      .requests_per_s = 10 * RateOf(ChainOf({0}), order)}};
     return answer;

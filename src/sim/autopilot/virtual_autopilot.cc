@@ -1,6 +1,5 @@
 #include "sim/autopilot/virtual_autopilot.h"
 
-#include "base/check.h"
 #include "cluster/autopilot/autopilot_view.h"
 
 namespace millrace::sim {
@@ -18,17 +17,10 @@ void VirtualAutopilot::Tick(const cluster::ClusterStatus& status, Time now) {
       cluster::SearchAnswer answer = calls_.search(*search, status);
       const Time until = now + Duration::Seconds(answer.seconds);
       search_ = Search{until, search->id, std::move(answer)};
-    } else if (const auto* order = std::get_if<cluster::ApplyPlanText>(&action)) {
-      autopilot_.ApplyEnded(Apply(order->text));
+    } else if (const auto* order = std::get_if<cluster::ApplyPlan>(&action)) {
+      autopilot_.ApplyEnded(calls_.apply(*order->plan));
     }
   }
-}
-
-// The autopilot has got the plan from a search or from the status, so it can be read.
-Result<int64_t> VirtualAutopilot::Apply(const std::string& text) {
-  auto plan = plan::ParseWorkerPlan(text, "the plan found");
-  MR_CHECK(plan.ok()) << plan.status().ToString();
-  return calls_.apply(std::move(*plan));
 }
 
 }  // namespace millrace::sim

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "cluster/autopilot/autopilot.h"
 #include "cluster/control/controller_status.h"
-#include "plan/io/plan_yaml.h"
+#include "core/worker_plan.h"
 
 namespace millrace::sim {
 
@@ -22,7 +22,7 @@ struct VirtualAutopilotCalls {
                                       const cluster::ClusterStatus& status)>
       search;
   // The epoch of the plan, or why it was refused.
-  std::function<Result<int64_t>(plan::WorkerPlan)> apply;
+  std::function<Result<int64_t>(WorkerPlan)> apply;
 };
 
 class VirtualAutopilot {
@@ -44,7 +44,6 @@ class VirtualAutopilot {
     uint64_t id = 0;
     cluster::SearchAnswer answer;
   };
-  Result<int64_t> Apply(const std::string& text);
 
   const VirtualAutopilotCalls calls_;
   cluster::Autopilot autopilot_;

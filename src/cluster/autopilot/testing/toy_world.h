@@ -18,6 +18,16 @@ inline constexpr double kTick_s = 0.1, kSearch_s = 5, kLoad_s = 3;
 // What a plan can do: requests per second, by the mean prompt.
 using Capacity = std::function<double(double prompt_tokens)>;
 
+// A plan that is nothing but a name, and the workers that get layers; none: they are not known.
+inline std::shared_ptr<const WorkerPlan> ToyPlan(const std::string& name,
+                                                 std::vector<std::string> workers = {}) {
+  WorkerPlan plan{.plan = {.model = name}, .workers = std::move(workers)};
+  for (NodeIndex node = 0; node < std::ssize(plan.workers); ++node) {
+    plan.plan.stages.push_back({.nodes = {node}});
+  }
+  return std::make_shared<const WorkerPlan>(std::move(plan));
+}
+
 // A toy cluster: each plan has a capacity, and when more is asked, the share beyond it gets bad
 // answers. Searches and changes take their time. Requests arrive evenly.
 class World {
@@ -26,7 +36,7 @@ class World {
     view_.members = {{"a"}, {"b"}, {"c"}, {"d"}};
     view_.epoch = 1;
     Put("even", [](double) { return 4.0; });
-    view_.shape = view_.plan_text = "even";
+    InForce("even");
   }
 
   void Put(const std::string& plan, Capacity capacity, double forecast_factor = 1) {
@@ -62,7 +72,7 @@ class World {
     applying_.reset();
     view_.changing = false;
     view_.epoch = ++epoch_;
-    view_.shape = view_.plan_text = plan;
+    InForce(plan);
   }
   bool search_fails = false, plans_are_given_up = false;
   double loads_for_s = kLoad_s;
@@ -75,6 +85,10 @@ class World {
   static Time At(double seconds) { return Time{} + Duration::Seconds(seconds); }
   Time now() const { return At(now_s_); }
 
+  void InForce(const std::string& plan) {
+    view_.shape = plan;
+    view_.plan = ToyPlan(plan);
+  }
   void Tick() {
     due_ += rate_ * kTick_s;
     for (; due_ >= 1; due_ -= 1) Arrive();
@@ -111,9 +125,9 @@ class World {
       answer.status = ResourceExhausted("the model does not fit");
     } else {
       for (const auto& [plan, capacity] : capacity_) {
-        PlanForecast forecast{.shape = plan, .text = plan, .method = "toy"};
+        PlanForecast forecast{
+            .shape = plan, .plan = ToyPlan(plan, workers_[plan]), .method = "toy"};
         forecast.requests_per_s = capacity(search.load.prompt_tokens) * forecast_factor_[plan];
-        if (workers_.contains(plan)) forecast.workers = workers_.at(plan);
         if (plan == view_.shape) answer.current = forecast;
         answer.found.push_back(forecast);
       }
@@ -132,7 +146,7 @@ class World {
       return;
     }
     view_.epoch = epoch_;
-    view_.shape = view_.plan_text = plan;
+    InForce(plan);
     ++changes_;
   }
   void Act() {
@@ -143,9 +157,10 @@ class World {
         ASSERT_FALSE(search_) << "one search at a time";
         search_ = {*search, now_s_ + kSearch_s};
         ++searches_;
-      } else if (const auto* apply = std::get_if<ApplyPlanText>(&action)) {
+      } else if (const auto* apply = std::get_if<ApplyPlan>(&action)) {
         ASSERT_EQ(options_.mode, AutopilotMode::kAct);
-        applying_ = {apply->text, now_s_ + loads_for_s};  // replaces one that is being loaded
+        applying_ = {apply->plan->plan.model,
+                     now_s_ + loads_for_s};  // replaces one that is being loaded
         view_.changing = true;
         pilot_.ApplyEnded(++epoch_);
       }
