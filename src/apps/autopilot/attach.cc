@@ -3,8 +3,9 @@
 #include <utility>
 
 #include "apps/autopilot/decision_json.h"
-#include "apps/autopilot/live_search.h"
 #include "apps/autopilot/plan_search.h"
+#include "apps/cluster/controller_admin.h"
+#include "apps/plan/inputs.h"
 #include "base/log.h"
 #include "ops/autopilot/autopilot_host.h"
 #include "ops/autopilot/autopilot_metrics.h"
@@ -77,6 +78,20 @@ std::vector<cluster::Decision> Earlier(ops::Leading* leading) {
   return {};
 }
 
+// The planner's inputs for the workers that could get layers. `model`: its folder.
+Result<PlanInputs> InputsOf(const std::string& model, const cluster::ClusterStatus& status,
+                            sim::WorkloadSpec load) {
+  MachinesView view = MachinesOf(status);
+  std::erase_if(view.machines, [&status](const MachineView& machine) {
+    return !MayGetLayers(status, machine.name);
+  });
+  KeepMeasured(view.links);
+  MR_ASSIGN_OR_RETURN(ClusterSpec cluster, ClusterOf(view));
+  MR_ASSIGN_OR_RETURN(const plan::ModelFootprint footprint, LoadFootprint(model));
+  MR_ASSIGN_OR_RETURN(NodeCosts costs, NodeCosts::Load({}, cluster, footprint.spec));
+  return MakePlanInputs({}, std::move(cluster), footprint, std::move(costs), std::move(load));
+}
+
 }  // namespace
 
 Status AttachAutopilot(const AutopilotFlags& flags, const EngineFlags& engine,
@@ -96,10 +111,10 @@ Status AttachAutopilot(const AutopilotFlags& flags, const EngineFlags& engine,
   }
   auto search =
       std::make_shared<PlanSearch>(PlanSearchOptions{.limits = engine.slo, .clock = &clock});
-  options.search = [search, folder = model.model->path.folder](
-                       const auto& order, const auto& status, const Json& machines) {
+  options.search = [search, folder = model.model->path.folder](const auto& order,
+                                                               const auto& status) {
     return (*search)(order, status, [&](sim::WorkloadSpec load) {
-      return InputsOfMachines(folder, status, machines, std::move(load));
+      return InputsOf(folder, status, std::move(load));
     });
   };
   auto admin = std::make_unique<AutopilotAdmin>(std::move(model.model->cluster));

@@ -128,7 +128,7 @@ class ControllerAdmin : public serve::ClusterAdmin {
   }
 
   Json Describe() override { return StatusJson(model_, host_.Describe()); }
-  Json Machines() override { return MachinesJson(host_.Describe()); }
+  Json Machines() override { return WriteJson(MachinesOf(host_.Describe())); }
   Result<int64_t> ApplyPlan(WorkerPlan plan, std::string as_sent) override {
     const MutexLock lock(applying_);  // a plan is written before it is settled
     if (kept_ && as_sent.empty()) as_sent = plan::WritePlanYaml(plan);
@@ -196,10 +196,10 @@ Json StatusJson(const std::string& model, const cluster::ClusterStatus& status) 
   return WriteJson(std::move(view));
 }
 
-Json MachinesJson(const cluster::ClusterStatus& status) {
+MachinesView MachinesOf(const cluster::ClusterStatus& status) {
   MachinesView view = {.links = ViewsOf(status.links), .server = status.server};
   for (const auto& worker : status.workers) view.machines.push_back(MachineOf(worker));
-  return WriteJson(std::move(view));
+  return view;
 }
 
 std::unique_ptr<serve::ClusterAdmin> NewControllerAdmin(cluster::ControllerHost& host,

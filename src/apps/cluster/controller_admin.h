@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "apps/cluster/machines_view.h"
 #include "cluster/runtime/controller_host.h"
 #include "ops/cluster/kept_plan.h"
 #include "serve/observe/cluster_admin.h"
@@ -13,7 +14,7 @@ namespace millrace::apps {
 
 // The answers of GET /cluster/status and /cluster/machines. Pure; any thread.
 Json StatusJson(const std::string& model, const cluster::ClusterStatus& status);
-Json MachinesJson(const cluster::ClusterStatus& status);
+MachinesView MachinesOf(const cluster::ClusterStatus& status);
 
 // Any thread may call the result while `host` exists. `kept` stores each plan that is applied;
 // null: plans are not stored. With `kept`, `host` calls the result, so `host` must be destroyed

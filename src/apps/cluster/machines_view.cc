@@ -21,6 +21,8 @@ constexpr double kAssumedBytesPerS = 125e6, kAssumedLatency_s = 0.5e-3;
 // What a cluster file may say.
 constexpr int64_t kMemoryBytesMin = 1'000'000, kMemoryBytesMax = 16'000'000'000'000;
 
+constexpr double kMbit = 1e6 / 8, kMicrosecond = 1e-6;
+
 struct Line {
   double bytes_per_s = 0, latency_s = 0;
 };
@@ -34,16 +36,19 @@ Line MedianOf(const std::vector<LinkView>& links) {
   return {Median(std::move(rates)), Median(std::move(latencies))};
 }
 
-// Three digits: the measurement has no more.
+// Three digits, because the measurement has no more: the number that a file with them says.
 double Rounded(double value) {
   if (value <= 0) return 0;
-  const double scale = std::pow(10, std::floor(std::log10(value)) - 2);
-  return std::round(value / scale) * scale;
+  const double digits = 2 - std::floor(std::log10(value));
+  const double scale = std::pow(10, std::abs(digits));  // exact, unlike a negative power
+  return digits < 0 ? std::round(value / scale) * scale : std::round(value * scale) / scale;
 }
 
+double MbitPerS(const Line& line) { return Rounded(line.bytes_per_s * 8 / 1e6); }
+double LatencyUs(const Line& line) { return Rounded(line.latency_s * 1e6); }
+
 std::string Text(const Line& line) {
-  return fmt::format("bandwidth: {:g} Mbit/s, latency: {:g} us",
-                     Rounded(line.bytes_per_s * 8 / 1e6), Rounded(line.latency_s * 1e6));
+  return fmt::format("bandwidth: {:g} Mbit/s, latency: {:g} us", MbitPerS(line), LatencyUs(line));
 }
 
 // One YAML value on one line; JSON's double quotes are YAML's.
@@ -58,26 +63,35 @@ std::string SingleQuoted(const std::string& text) {
 
 bool HasProfile(const MachineView& machine) { return !machine.profile.value_or("").empty(); }
 
-std::string NodeText(const MachineView& machine) {
-  std::string out = fmt::format("  - name: {}\n", Quoted(machine.name));
+NodeSpec NodeOf(const MachineView& machine) {
   const MachineFacts& facts = machine.machine;
-  if (!facts.zone.empty()) out += fmt::format("    region: {}\n", Quoted(facts.zone));
-  out +=
-      fmt::format("    device: {}\n", Quoted(machine.device.empty() ? "unknown" : machine.device));
+  return {.name = machine.name,
+          .region = facts.zone,
+          .device = machine.device.empty() ? "unknown" : machine.device,
+          .memory_bytes = std::clamp(machine.memory_bytes, kMemoryBytesMin, kMemoryBytesMax),
+          .price_usd_per_hour = facts.price_usd_per_hour.value_or(0),
+          .spot = facts.spot,
+          .numeric_class = machine.numeric_class,
+          .profile = machine.profile.value_or("")};
+}
+
+std::string NodeText(const NodeSpec& node, const MachineFacts& facts) {
+  std::string out = fmt::format("  - name: {}\n", Quoted(node.name));
+  if (!node.region.empty()) out += fmt::format("    region: {}\n", Quoted(node.region));
+  out += fmt::format("    device: {}\n", Quoted(node.device));
   if (facts.cores) out += fmt::format("    # {} cores\n", *facts.cores);
-  out += fmt::format("    memory: {} B\n",
-                     std::clamp(machine.memory_bytes, kMemoryBytesMin, kMemoryBytesMax));
+  out += fmt::format("    memory: {} B\n", node.memory_bytes);
   if (facts.price_usd_per_hour) {
     out += fmt::format("    price: {} USD/h\n", *facts.price_usd_per_hour);
   } else {
     out += "    # its price is not known\n";
   }
-  if (facts.spot) out += "    spot: true\n";
-  if (!machine.numeric_class.empty()) {
-    out += fmt::format("    numeric_class: {}\n", Quoted(machine.numeric_class));
+  if (node.spot) out += "    spot: true\n";
+  if (!node.numeric_class.empty()) {
+    out += fmt::format("    numeric_class: {}\n", Quoted(node.numeric_class));
   }
-  if (HasProfile(machine)) {
-    out += fmt::format("    profile: {}\n", SingleQuoted(*machine.profile));
+  if (!node.profile.empty()) {
+    out += fmt::format("    profile: {}\n", SingleQuoted(node.profile));
   } else {
     out +=
         "    # no profile: the planner takes that of a node with this device, or of the slowest\n";
@@ -201,16 +215,57 @@ std::string Lacking(const MachinesView& view) {
   return fmt::format("{}", fmt::join(lacks, "; "));
 }
 
-Result<std::string> FormatClusterFile(const MachinesView& view) {
+Result<ClusterSpec> ClusterOf(const MachinesView& view) {
   if (view.machines.empty()) {
     return FailedPrecondition("no worker has joined, so there is no cluster to describe");
   }
   const bool named = !view.model.value_or("").empty();
+  ClusterSpec out{.name = named ? *view.model : "cluster", .server = view.server};
+  std::map<std::string_view, int> ends;
+  for (const MachineView& machine : view.machines) {
+    ends[machine.name] = static_cast<int>(out.nodes.size());
+    out.nodes.push_back(NodeOf(machine));
+  }
+  const int controller = ends[kControllerEnd] = out.coordinator();
+  const SortedLinks links = SortLinks(view);
+  std::map<std::pair<int, int>, Line> measured;
+  for (const auto* list : {&links.all, &links.controllers}) {
+    for (const LinkView& link : *list) {
+      measured[{ends[link.from], ends[link.to]}] = {link.bytes_per_s, link.latency_s};
+    }
+  }
+  const Line within = FallbackOf(links.within, links.all).line;
+  const Line between = FallbackOf(links.between, links.all).line;
+  const Line controllers = FallbackOf(links.controllers, links.all).line;
+  const auto line_of = [&](int from, int to) {
+    if (const auto found = measured.find({from, to}); found != measured.end()) return found->second;
+    if (from == controller || to == controller) return controllers;
+    const auto zone = [&](int end) { return out.nodes[static_cast<size_t>(end)].region; };
+    return zone(from) == zone(to) ? within : between;
+  };
+  for (int from = 0; from <= controller; ++from) {
+    for (int to = 0; to <= controller; ++to) {
+      if (from == to) continue;
+      const Line line = line_of(from, to);
+      const double latency_s = LatencyUs(line) * kMicrosecond;
+      out.links.push_back({.from = from,
+                           .to = to,
+                           .bytes_per_s = MbitPerS(line) * kMbit,
+                           .latency = Duration::Nanos(std::llround(latency_s * 1e9))});
+    }
+  }
+  return out;
+}
+
+Result<std::string> FormatClusterFile(const MachinesView& view) {
+  MR_ASSIGN_OR_RETURN(const ClusterSpec cluster, ClusterOf(view));
   std::string out = fmt::format(
       "# The {} workers that had joined, as `millrace cluster describe` found them.\nname: {}\n"
       "nodes:\n",
-      view.machines.size(), Quoted(named ? *view.model : "cluster"));
-  for (const MachineView& machine : view.machines) out += NodeText(machine);
+      cluster.nodes.size(), Quoted(cluster.name));
+  for (size_t i = 0; i < cluster.nodes.size(); ++i) {
+    out += NodeText(cluster.nodes[i], view.machines[i].machine);
+  }
   return out + LinksText(view) + ServerText(view.server);
 }
 

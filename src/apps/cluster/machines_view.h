@@ -1,5 +1,5 @@
-// MachinesView: the answer of GET /cluster/machines as a struct, and as a cluster file for the
-// planner (docs/formats/cluster.md). Values; any thread.
+// MachinesView: the machines of a running cluster: what GET /cluster/machines answers, as the
+// planner's cluster, and as a cluster file (docs/formats/cluster.md). Values; any thread.
 #pragma once
 
 #include <cstdint>
@@ -94,7 +94,9 @@ void KeepMeasured(std::vector<LinkView>& links);
 std::string Lacking(const MachinesView& view);
 
 // The nodes are the workers, under their names. Links that were not measured get the median of
-// those that were, and a comment that says so. kFailedPrecondition: no worker has joined.
+// those that were. kFailedPrecondition: no worker has joined.
+Result<ClusterSpec> ClusterOf(const MachinesView& view);
+// The same cluster as a file, whose comments say what was not measured.
 Result<std::string> FormatClusterFile(const MachinesView& view);
 
 }  // namespace millrace::apps

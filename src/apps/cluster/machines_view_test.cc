@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 
+#include "base/rng.h"
 #include "plan/io/cluster_yaml.h"
+#include "plan/io/plan_yaml.h"
 
 namespace millrace::apps {
 namespace {
@@ -44,10 +47,30 @@ Json TwoZones() {
   return answer;
 }
 
+// The planner gets the same cluster from the struct and from the file, to the last bit.
+void ExpectEqual(const ClusterSpec& direct, const ClusterSpec& read) {
+  EXPECT_EQ(plan::ClusterFingerprint(direct), plan::ClusterFingerprint(read));
+  EXPECT_EQ(direct.name, read.name);
+  EXPECT_EQ(direct.server, read.server);
+  const auto rest = [](const ClusterSpec& cluster) {
+    std::vector<std::tuple<double, bool, std::string, std::string>> of;
+    for (const NodeSpec& node : cluster.nodes) {
+      of.emplace_back(node.price_usd_per_hour, node.spot, node.numeric_class, node.profile);
+    }
+    return of;
+  };
+  EXPECT_EQ(rest(direct), rest(read));
+}
+
 std::string Text(const Json& answer) {
-  const auto text = FormatClusterFile(ReadMachinesView(answer));
+  const MachinesView view = ReadMachinesView(answer);
+  const auto text = FormatClusterFile(view);
   EXPECT_TRUE(text.ok()) << text.status().ToString();
-  return text.ok() ? *text : "";
+  if (!text.ok()) return "";
+  const auto read = plan::ParseClusterYaml(*text, "described");
+  EXPECT_TRUE(read.ok()) << read.status().ToString();
+  if (read.ok()) ExpectEqual(*ClusterOf(view), *read);
+  return *text;
 }
 
 ClusterSpec Parsed(const std::string& text) {
@@ -181,6 +204,18 @@ TEST(MachinesView, OneKindOfLinkStandsInForTheOther) {
         << text;
   }
   Parsed(text);
+}
+
+TEST(MachinesView, TheFileSaysAnyLinkToTheLastBit) {
+  Rng rng(1);
+  for (int i = 0; i < 200; ++i) {
+    Json answer = TwoZones();
+    const auto any = [&rng](int most) { return std::pow(10, rng.Between(0, most) / 1000.0); };
+    for (const char* to : {"b b", "c", "coordinator"}) {
+      answer["links"].push_back(Link("a", to, any(6000), any(6000)));
+    }
+    Text(answer);
+  }
 }
 
 TEST(MachinesView, OneWorkerWithoutAnyFacts) {

@@ -104,7 +104,7 @@ TEST(StatusJson, IsWhatItWasBefore) {
  "server": {"block_size": 16, "max_num_seqs": null, "max_num_batched_tokens": null,
             "max_model_len": null, "enable_prefix_caching": null},
  "counters": {"joins": 2}})"));
-  EXPECT_EQ(DumpJson(MachinesJson(WholeStatus())), Compact(R"({
+  EXPECT_EQ(DumpJson(WriteJson(MachinesOf(WholeStatus()))), Compact(R"({
  "workers": [{"name": "a", "device": "cpu", "host": "h", "memory_bytes": 2147483648, "cores": 4,
               "zone": "east", "price_usd_per_hour": 0.5, "spot": false, "numeric_class": "bits",
               "profile": null}],
@@ -129,7 +129,7 @@ TEST(StatusJson, SaysWhatAWorkerMayHave) {
   EXPECT_TRUE(written().at("price_usd_per_hour").is_null());
   EXPECT_TRUE(written().at("prefill_tokens_per_s").is_number());
   EXPECT_TRUE(written().at("decode_tokens_per_s").is_number());
-  EXPECT_EQ(MachinesJson(status)["workers"][0]["profile"], cost::FormatProfileLine(*profile));
+  EXPECT_EQ(MachinesOf(status).machines[0].profile, cost::FormatProfileLine(*profile));
   EXPECT_EQ(DumpJson(written()["notice"]),
             Compact(R"({"source": "aws", "kind": "terminate", "leaves": true, "in_s": null})"));
   worker.notice_left = Duration::Seconds(0.5);

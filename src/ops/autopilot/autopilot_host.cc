@@ -109,10 +109,10 @@ void AutopilotHost::Do(std::vector<AutopilotAction> actions, const ClusterStatus
 }
 
 void AutopilotHost::Do(const cluster::StartSearch& order, const ClusterStatus& status) {
-  searches_.Put([this, order, status, machines = admin_.Machines()] {
+  searches_.Put([this, order, status] {
     // Linux threads have priorities of their own.
     setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kSearchNice);
-    cluster::SearchAnswer answer = options_.search(order, status, machines);
+    cluster::SearchAnswer answer = options_.search(order, status);
     {
       const MutexLock lock(mutex_);
       if (stopping_) return;

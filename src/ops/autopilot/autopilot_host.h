@@ -24,9 +24,9 @@ namespace millrace::ops {
 
 struct AutopilotHostOptions {
   cluster::AutopilotOptions autopilot;
-  // Called on the search thread. `machines`: the answer of GET /cluster/machines.
+  // Called on the search thread.
   std::function<cluster::SearchAnswer(const cluster::StartSearch& order,
-                                      const cluster::ClusterStatus& status, const Json& machines)>
+                                      const cluster::ClusterStatus& status)>
       search;
   // Stores all decisions, the oldest first. May block. Empty: they are not stored.
   std::function<void(const std::vector<cluster::Decision>& decisions)> store;
