@@ -4,68 +4,15 @@
 
 #include "apps/autopilot/decision_json.h"
 #include "apps/autopilot/plan_search.h"
-#include "apps/cluster/controller_admin.h"
 #include "apps/plan/inputs.h"
 #include "base/log.h"
 #include "ops/autopilot/autopilot_host.h"
 #include "ops/autopilot/autopilot_metrics.h"
-#include "ops/cluster/admin_layer.h"
 
 namespace millrace::apps {
 namespace {
 
 constexpr char kDecisionsKey[] = "decisions";
-
-// The admin of a controller with an autopilot.
-class AutopilotAdmin : public ops::AdminLayer {
- public:
-  using ops::AdminLayer::AdminLayer;
-  // null: from now on there is no autopilot. Waits for the calls that use it.
-  void Use(const ops::AutopilotHost* autopilot) {
-    const MutexLock lock(mutex_);
-    autopilot_ = autopilot;
-  }
-
-  Json Describe() override {
-    Json status = below().Describe();
-    const MutexLock lock(mutex_);
-    if (autopilot_ != nullptr) status["autopilot"] = AutopilotJson(autopilot_->Describe());
-    return status;
-  }
-  Json Decisions() override {
-    Json decisions = Json::array();
-    const MutexLock lock(mutex_);
-    if (autopilot_ != nullptr) {
-      for (const auto& decision : autopilot_->Describe().decisions) {
-        decisions.push_back(ToJson(decision));
-      }
-    }
-    return {{"autopilot", autopilot_ != nullptr}, {"decisions", std::move(decisions)}};
-  }
-  std::vector<serve::ClusterMetric> Metrics() override {
-    std::vector<serve::ClusterMetric> metrics = below().Metrics();
-    const MutexLock lock(mutex_);
-    if (autopilot_ != nullptr) ops::AddAutopilotMetrics(autopilot_->Describe(), metrics);
-    return metrics;
-  }
-
- private:
-  Mutex mutex_;
-  const ops::AutopilotHost* autopilot_ MR_GUARDED_BY(mutex_) = nullptr;
-};
-
-// A controller with its autopilot, which ends before the controller does.
-struct Piloted {
-  std::shared_ptr<cluster::Generator> engine;
-  AutopilotAdmin* admin;  // outlives the controller
-  std::shared_ptr<PlanSearch> search;
-  std::unique_ptr<ops::AutopilotHost> autopilot;
-
-  ~Piloted() {
-    admin->Use(nullptr);
-    search->Stop();
-  }
-};
 
 std::vector<cluster::Decision> Earlier(ops::Leading* leading) {
   if (leading == nullptr) return {};
@@ -90,6 +37,12 @@ Result<PlanInputs> InputsOf(const std::string& model, const cluster::ClusterStat
   MR_ASSIGN_OR_RETURN(const plan::ModelFootprint footprint, LoadFootprint(model));
   MR_ASSIGN_OR_RETURN(NodeCosts costs, NodeCosts::Load({}, cluster, footprint.spec));
   return MakePlanInputs({}, std::move(cluster), footprint, std::move(costs), std::move(load));
+}
+
+Json DecisionsJson(const std::vector<cluster::Decision>& decisions) {
+  Json list = Json::array();
+  for (const cluster::Decision& decision : decisions) list.push_back(ToJson(decision));
+  return {{"autopilot", true}, {"decisions", std::move(list)}};
 }
 
 }  // namespace
@@ -117,16 +70,15 @@ Status AttachAutopilot(const AutopilotFlags& flags, const EngineFlags& engine,
       return InputsOf(folder, status, std::move(load));
     });
   };
-  auto admin = std::make_unique<AutopilotAdmin>(std::move(model.model->cluster));
-  auto autopilot = std::make_unique<ops::AutopilotHost>(std::move(options), model.server->host(),
-                                                        admin->below(), clock);
-  admin->Use(autopilot.get());
-  auto& generator = model.model->engine;
-  cluster::Generator* inner = generator.get();
-  std::shared_ptr<Piloted> held(
-      new Piloted{std::move(generator), admin.get(), std::move(search), std::move(autopilot)});
-  generator = {std::move(held), inner};
-  model.model->cluster = std::move(admin);
+  options.stop_search = [search] { search->Stop(); };
+  const auto autopilot = std::make_shared<ops::AutopilotHost>(
+      std::move(options), model.server->host(), *model.admin, clock);
+  const auto* host = autopilot.get();
+  Accompany(
+      model, autopilot,
+      {.status = [host](Json& status) { status["autopilot"] = AutopilotJson(host->Describe()); },
+       .metrics = [host](auto& metrics) { ops::AddAutopilotMetrics(host->Describe(), metrics); },
+       .decisions = [host] { return DecisionsJson(host->Describe().decisions); }});
   return OkStatus();
 }
 

@@ -5,7 +5,6 @@
 #include <thread>
 #include <utility>
 
-#include "apps/cluster/controller_admin.h"
 #include "apps/cluster/controller_options.h"
 #include "apps/cluster/end_tokens.h"
 #include "base/log.h"
@@ -36,6 +35,15 @@ struct ServedController {
   ~ServedController() {
     if (leading) leading->OnLoss(nullptr);
   }
+};
+
+// A controller with a companion, which ends before the controller does.
+struct Accompanied {
+  std::shared_ptr<cluster::Generator> engine;
+  ControllerAdmin* admin;  // outlives the controller
+  std::shared_ptr<void> companion;
+
+  ~Accompanied() { admin->RemoveLast(); }
 };
 
 cluster::JournalOptions JournalFor(const ClusterFlags& cluster) {
@@ -144,12 +152,23 @@ Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::stri
   if (journal) model.earlier = cluster::NewControllerRecovery(served->host(), *journal);
   result.server = served.get();
   cluster::ControllerHost& host = served->host();
-  model.cluster = NewControllerAdmin(host, model.path.name, std::move(kept));
+  auto admin = std::make_unique<ControllerAdmin>(host, model.path.name, std::move(kept));
+  result.admin = admin.get();
+  model.cluster = std::move(admin);
   std::shared_ptr<ServedController> held(
       new ServedController{cluster.leading, std::move(journal), std::move(served)});
   held->DrainWhenLost();
   model.engine = {std::move(held), &host};
   return result;
+}
+
+void Accompany(ClusterModel& model, std::shared_ptr<void> companion, AdminAdditions additions) {
+  model.admin->Add(std::move(additions));
+  auto& engine = model.model->engine;
+  cluster::Generator* inner = engine.get();
+  std::shared_ptr<Accompanied> held(
+      new Accompanied{std::move(engine), model.admin, std::move(companion)});
+  engine = {std::move(held), inner};
 }
 
 }  // namespace millrace::apps

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/cluster/controller_admin.h"
 #include "apps/cluster/local_model.h"
 #include "apps/common/engine_flags.h"
 #include "base/clock.h"
@@ -38,11 +39,16 @@ struct ClusterFlags {
 struct ClusterModel {
   std::unique_ptr<LocalModel> model;
   cluster::ControllerProcess* server = nullptr;  // the model's controller owns it
+  ControllerAdmin* admin = nullptr;              // the model owns it
 };
 
 // Loads no weights; requests wait until workers have loaded theirs. Takes over the journal of an
 // earlier leader of the cluster. If another process holds the journal, waits a short time for it.
 Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::string& chat_template,
                                        const ClusterFlags& cluster, const Clock& clock);
+
+// The model keeps the companion, and destroys it before the controller. Its `additions` are part of
+// the admin's answers.
+void Accompany(ClusterModel& model, std::shared_ptr<void> companion, AdminAdditions additions);
 
 }  // namespace millrace::apps

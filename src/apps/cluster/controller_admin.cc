@@ -6,8 +6,6 @@
 #include "apps/cluster/cluster_metrics.h"
 #include "apps/cluster/cluster_view.h"
 #include "base/log.h"
-#include "base/mailbox.h"
-#include "base/mutex.h"
 #include "plan/io/plan_yaml.h"
 
 namespace millrace::apps {
@@ -116,53 +114,6 @@ auto ViewsOf(const All& all) {
   return views;
 }
 
-class ControllerAdmin : public serve::ClusterAdmin {
- public:
-  ControllerAdmin(cluster::ControllerHost& host, std::string model,
-                  std::unique_ptr<ops::KeptPlan> kept)
-      : host_(host), model_(std::move(model)), kept_(std::move(kept)) {
-    if (!kept_) return;
-    host_.OnPlanSettled([this](int64_t epoch, bool in_force) {
-      settling_.Put([=, this] { Settle(epoch, in_force); });
-    });
-  }
-
-  Json Describe() override { return StatusJson(model_, host_.Describe()); }
-  Json Machines() override { return WriteJson(MachinesOf(host_.Describe())); }
-  Result<int64_t> ApplyPlan(WorkerPlan plan, std::string as_sent) override {
-    const MutexLock lock(applying_);  // a plan is written before it is settled
-    if (kept_ && as_sent.empty()) as_sent = plan::WritePlanYaml(plan);
-    int64_t epoch = 0;
-    MR_RETURN_IF_ERROR(host_.ApplyPlan(std::move(plan.plan), std::move(plan.workers), &epoch));
-    if (!kept_) return epoch;
-    MR_RETURN_IF_ERROR(kept_->Write(as_sent, epoch)
-                           .WithContext("the change to the plan has begun, but the next controller "
-                                        "will not know of it"));
-    return epoch;
-  }
-  Status Drain(std::string_view worker) override { return host_.DrainWorker(worker); }
-  Status Migrate(RequestId request, std::string_view worker) override {
-    return host_.Migrate(request, worker);
-  }
-
-  std::vector<serve::ClusterMetric> Metrics() override { return ClusterMetrics(host_.Describe()); }
-
- private:
-  void Settle(int64_t epoch, bool in_force) {
-    const MutexLock lock(applying_);
-    if (const Status settled = kept_->Settle(epoch, in_force); !settled.ok()) {
-      MR_LOG(error, "the next controller may start with the plan that was given up: {}",
-             settled.message());
-    }
-  }
-
-  cluster::ControllerHost& host_;
-  const std::string model_;
-  const std::unique_ptr<ops::KeptPlan> kept_;
-  Mutex applying_;
-  Mailbox settling_;  // last: its work uses the other members
-};
-
 }  // namespace
 
 Json StatusJson(const std::string& model, const cluster::ClusterStatus& status) {
@@ -202,10 +153,73 @@ MachinesView MachinesOf(const cluster::ClusterStatus& status) {
   return view;
 }
 
-std::unique_ptr<serve::ClusterAdmin> NewControllerAdmin(cluster::ControllerHost& host,
-                                                        std::string model,
-                                                        std::unique_ptr<ops::KeptPlan> kept) {
-  return std::make_unique<ControllerAdmin>(host, std::move(model), std::move(kept));
+ControllerAdmin::ControllerAdmin(cluster::ControllerHost& host, std::string model,
+                                 std::unique_ptr<ops::KeptPlan> kept)
+    : host_(host), model_(std::move(model)), kept_(std::move(kept)) {
+  if (!kept_) return;
+  host_.OnPlanSettled([this](int64_t epoch, bool in_force) {
+    settling_.Put([=, this] { Settle(epoch, in_force); });
+  });
+}
+
+void ControllerAdmin::Add(AdminAdditions additions) {
+  const MutexLock lock(adding_);
+  additions_.push_back(std::move(additions));
+}
+
+void ControllerAdmin::RemoveLast() {
+  const MutexLock lock(adding_);
+  additions_.pop_back();
+}
+
+Json ControllerAdmin::Describe() {
+  Json status = StatusJson(model_, host_.Describe());
+  const MutexLock lock(adding_);
+  for (const AdminAdditions& added : additions_) added.status(status);
+  return status;
+}
+
+Json ControllerAdmin::Machines() { return WriteJson(MachinesOf(host_.Describe())); }
+
+Json ControllerAdmin::Decisions() {
+  const MutexLock lock(adding_);
+  for (const AdminAdditions& added : additions_) {
+    if (added.decisions) return added.decisions();
+  }
+  return Json::object();
+}
+
+std::vector<serve::ClusterMetric> ControllerAdmin::Metrics() {
+  std::vector<serve::ClusterMetric> metrics = ClusterMetrics(host_.Describe());
+  const MutexLock lock(adding_);
+  for (const AdminAdditions& added : additions_) added.metrics(metrics);
+  return metrics;
+}
+
+Result<int64_t> ControllerAdmin::ApplyPlan(WorkerPlan plan, std::string as_sent) {
+  const MutexLock lock(applying_);  // a plan is written before it is settled
+  if (kept_ && as_sent.empty()) as_sent = plan::WritePlanYaml(plan);
+  int64_t epoch = 0;
+  MR_RETURN_IF_ERROR(host_.ApplyPlan(std::move(plan.plan), std::move(plan.workers), &epoch));
+  if (!kept_) return epoch;
+  MR_RETURN_IF_ERROR(kept_->Write(as_sent, epoch)
+                         .WithContext("the change to the plan has begun, but the next controller "
+                                      "will not know of it"));
+  return epoch;
+}
+
+Status ControllerAdmin::Drain(std::string_view worker) { return host_.DrainWorker(worker); }
+
+Status ControllerAdmin::Migrate(RequestId request, std::string_view worker) {
+  return host_.Migrate(request, worker);
+}
+
+void ControllerAdmin::Settle(int64_t epoch, bool in_force) {
+  const MutexLock lock(applying_);
+  if (const Status settled = kept_->Settle(epoch, in_force); !settled.ok()) {
+    MR_LOG(error, "the next controller may start with the plan that was given up: {}",
+           settled.message());
+  }
 }
 
 }  // namespace millrace::apps

@@ -84,7 +84,7 @@ Status StartController(const EngineFlags& flags, std::unique_ptr<tensor::Device>
   worker.stage = std::make_shared<stage::ModelStage>(std::move(device), std::move(weights));
   MR_ASSIGN_OR_RETURN(std::shared_ptr<cluster::LocalCluster> here,
                       cluster::StartOneWorker(std::move(options), std::move(worker), clock));
-  model.cluster = NewControllerAdmin(here->host(), model.path.name, nullptr);
+  model.cluster = std::make_unique<ControllerAdmin>(here->host(), model.path.name, nullptr);
   model.engine = std::shared_ptr<cluster::Generator>(here, &here->host());
   return OkStatus();
 }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <utility>
 #include <variant>
 
@@ -14,11 +13,7 @@
 namespace millrace::ops {
 namespace {
 
-constexpr auto kFleetLookEvery = std::chrono::seconds(1);
-
-double UnixNow() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+using cluster::Fleet;
 
 void LogEvent(const cluster::FleetEvent& event) {
   const std::string line =
@@ -49,10 +44,8 @@ FleetHost::FleetHost(cluster::FleetSpec spec, const LatencyLimits& limits,
                      cluster::ControllerHost& controller, serve::ClusterAdmin& admin,
                      const Clock& clock)
     : spec_(spec),
-      controller_(controller),
       admin_(admin),
-      clock_(clock),
-      fleet_(std::move(spec), limits),
+      companion_(controller, clock, Fleet(std::move(spec), limits)),
       calls_(spec_.kinds.size()) {}
 
 Result<std::unique_ptr<FleetHost>> FleetHost::Start(cluster::FleetSpec spec,
@@ -69,59 +62,27 @@ Result<std::unique_ptr<FleetHost>> FleetHost::Start(cluster::FleetSpec spec,
     calls.provider = std::move(*provider);
     if (calls.provider != nullptr) calls.thread = std::make_unique<Mailbox>();
   }
-  self->watcher_ =
-      controller.Watch({.arrived =
-                            [self](RequestId id, int prompt_tokens) {
-                              const MutexLock lock(self->mutex_);
-                              self->fleet_.Arrived(id, prompt_tokens, self->clock_.Now());
-                            },
-                        .heard =
-                            [self](const RequestOutput& output) {
-                              const MutexLock lock(self->mutex_);
-                              self->fleet_.Heard(output, self->clock_.Now());
-                            }});
-  self->thread_ = std::thread([self] { self->Run(); });
+  self->companion_.Start([self](const auto& status, double unix_s) { self->Look(status, unix_s); });
   return host;
 }
 
 FleetHost::~FleetHost() {
-  if (!thread_.joinable()) return;  // it has not started
-  controller_.Unwatch(watcher_);
-  {
-    const MutexLock lock(mutex_);
-    stopping_ = true;
-  }
   stop_calls_ = true;
-  wake_.notify_one();
-  thread_.join();
+  companion_.Stop();
   for (Calls& calls : calls_) calls.thread.reset();
 }
 
 cluster::FleetStatus FleetHost::Describe() const {
-  const MutexLock lock(mutex_);
-  return fleet_.Describe(clock_.Now());
+  return companion_.With([](const Fleet& fleet, Time now) { return fleet.Describe(now); });
 }
 
-void FleetHost::Run() {
-  MutexLock lock(mutex_);
-  while (!stopping_) {
-    lock.unlock();
-    Look();
-    lock.lock();
-    wake_.wait_for(lock, kFleetLookEvery, [this]() MR_REQUIRES(mutex_) { return stopping_; });
-  }
-}
-
-void FleetHost::Look() {
-  const cluster::FleetView view = cluster::FleetViewOf(controller_.Describe(), UnixNow());
+void FleetHost::Look(const cluster::ClusterStatus& status, double unix_s) {
   std::vector<cluster::FleetAction> actions;
-  {
-    const MutexLock lock(mutex_);
-    const Time now = clock_.Now();
-    fleet_.Observe(view, now);
-    fleet_.TakeActions(actions);
+  companion_.With([&, view = cluster::FleetViewOf(status, unix_s)](Fleet& fleet, Time now) {
+    fleet.Observe(view, now);
+    fleet.TakeActions(actions);
     AskProviders(now);
-  }
+  });
   for (const cluster::FleetAction& action : actions) {
     if (const auto* said = std::get_if<cluster::FleetLogged>(&action)) LogEvent(said->event);
     if (const auto* order = std::get_if<cluster::AcquireMachines>(&action)) Do(*order);
@@ -141,21 +102,20 @@ void FleetHost::AskProviders(Time now) {
     calls.thread->Put([this, k, price] {
       if (price) {
         const auto said = calls_[k].provider->Price();
-        const MutexLock lock(mutex_);
-        if (!said.ok()) calls_[k].price_at = clock_.Now() + kListEvery;
-        if (!stopping_) fleet_.PriceReported(k, said, clock_.Now());
+        companion_.With([&](Fleet& fleet, Time at) {
+          if (!said.ok()) calls_[k].price_at = at + kListEvery;
+          fleet.PriceReported(k, said, at);
+        });
       }
       List(k);
-      const MutexLock lock(mutex_);
-      calls_[k].asking = false;
+      companion_.With([&](Fleet&, Time) { calls_[k].asking = false; });
     });
   }
 }
 
 void FleetHost::List(size_t kind) {
   const auto machines = calls_[kind].provider->List();
-  const MutexLock lock(mutex_);
-  if (!stopping_) fleet_.Listed(kind, machines, clock_.Now());
+  companion_.With([&](Fleet& fleet, Time now) { fleet.Listed(kind, machines, now); });
 }
 
 void FleetHost::Do(const cluster::AcquireMachines& order) {
@@ -163,29 +123,26 @@ void FleetHost::Do(const cluster::AcquireMachines& order) {
     MachineProvider& provider = *calls_[order.kind].provider;
     const Status acquired = provider.Acquire(order.count);
     const auto machines = provider.List();
-    const MutexLock lock(mutex_);
-    if (stopping_) return;
-    fleet_.AcquireEnded(order.order, acquired, clock_.Now());
-    fleet_.Listed(order.kind, machines, clock_.Now());
+    companion_.With([&](Fleet& fleet, Time now) {
+      fleet.AcquireEnded(order.order, acquired, now);
+      fleet.Listed(order.kind, machines, now);
+    });
   });
 }
 
 void FleetHost::Do(const cluster::ReleaseMachine& release) {
   calls_[release.kind].thread->Put([this, release] {
     const Status released = calls_[release.kind].provider->Release(release.id);
-    {
-      const MutexLock lock(mutex_);
-      if (stopping_) return;
-      fleet_.ReleaseEnded(release.kind, release.id, released, clock_.Now());
-    }
+    companion_.With([&](Fleet& fleet, Time now) {
+      fleet.ReleaseEnded(release.kind, release.id, released, now);
+    });
     List(release.kind);
   });
 }
 
 void FleetHost::Do(const cluster::DrainMachine& drain) {
   const Status drained = admin_.Drain(drain.worker);
-  const MutexLock lock(mutex_);
-  fleet_.DrainEnded(drain.worker, drained, clock_.Now());
+  companion_.With([&](Fleet& fleet, Time now) { fleet.DrainEnded(drain.worker, drained, now); });
 }
 
 }  // namespace millrace::ops

@@ -1,6 +1,6 @@
-// FleetHost: runs a Fleet beside a controller. Every second it shows it the cluster; the controller
-// tells it of requests. The calls of each kind's provider run one at a time on a thread of their
-// own, so a provider that hangs delays nobody else. Workers are drained as an operator drains them.
+// FleetHost: runs a Fleet as the companion of a controller. The calls of each kind's provider run
+// one at a time on a thread of their own, so a provider that hangs delays nobody else. Workers are
+// drained as an operator drains them.
 //
 // Owned by the model that `serve --cluster` serves, and destroyed before the controller and its
 // admin. Any thread may call it.
@@ -8,15 +8,13 @@
 
 #include <atomic>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/mailbox.h"
-#include "base/mutex.h"
 #include "cluster/fleet/fleet.h"
-#include "cluster/runtime/controller_host.h"
 #include "core/latency_limits.h"
+#include "ops/cluster/companion.h"
 #include "ops/fleet/machine_provider.h"
 #include "serve/observe/cluster_admin.h"
 
@@ -41,7 +39,7 @@ class FleetHost {
   // A kind's provider and the thread that calls it.
   struct Calls {
     std::unique_ptr<MachineProvider> provider;  // null: there is none
-    // Guarded by mutex_.
+    // Guarded by the companion's lock.
     Time list_at, price_at;
     bool asking = false;  // a list or a price: at most one waits
     std::unique_ptr<Mailbox> thread;
@@ -49,26 +47,18 @@ class FleetHost {
 
   FleetHost(cluster::FleetSpec spec, const LatencyLimits& limits,
             cluster::ControllerHost& controller, serve::ClusterAdmin& admin, const Clock& clock);
-  void Run();
-  void Look();
-  void AskProviders(Time now) MR_REQUIRES(mutex_);
-  void List(size_t kind);  // on the kind's thread
+  void Look(const cluster::ClusterStatus& status, double unix_s);
+  void AskProviders(Time now);  // with the companion's lock held
+  void List(size_t kind);       // on the kind's thread
   void Do(const cluster::AcquireMachines& order);
   void Do(const cluster::DrainMachine& drain);
   void Do(const cluster::ReleaseMachine& release);
 
   const cluster::FleetSpec spec_;
-  cluster::ControllerHost& controller_;
   serve::ClusterAdmin& admin_;
-  const Clock& clock_;
-  mutable Mutex mutex_;
-  CondVar wake_;
-  cluster::Fleet fleet_ MR_GUARDED_BY(mutex_);
-  bool stopping_ MR_GUARDED_BY(mutex_) = false;
   std::atomic<bool> stop_calls_ = false;
-  int watcher_ = 0;
-  std::vector<Calls> calls_;  // by kind
-  std::thread thread_;
+  Companion<cluster::Fleet> companion_;
+  std::vector<Calls> calls_;  // by kind; last: their work uses the other members
 };
 
 }  // namespace millrace::ops
