@@ -7,7 +7,6 @@
 #include "apps/plan/inputs.h"
 #include "base/log.h"
 #include "ops/autopilot/autopilot_host.h"
-#include "ops/autopilot/autopilot_metrics.h"
 
 namespace millrace::apps {
 namespace {
@@ -37,12 +36,6 @@ Result<PlanInputs> InputsOf(const std::string& model, const cluster::ClusterStat
   MR_ASSIGN_OR_RETURN(const plan::ModelFootprint footprint, LoadFootprint(model));
   MR_ASSIGN_OR_RETURN(NodeCosts costs, NodeCosts::Load({}, cluster, footprint.spec));
   return MakePlanInputs({}, std::move(cluster), footprint, std::move(costs), std::move(load));
-}
-
-Json DecisionsJson(const std::vector<cluster::Decision>& decisions) {
-  Json list = Json::array();
-  for (const cluster::Decision& decision : decisions) list.push_back(ToJson(decision));
-  return {{"autopilot", true}, {"decisions", std::move(list)}};
 }
 
 }  // namespace
@@ -77,8 +70,8 @@ Status AttachAutopilot(const AutopilotFlags& flags, const EngineFlags& engine,
   Accompany(
       model, autopilot,
       {.status = [host](Json& status) { status["autopilot"] = AutopilotJson(host->Describe()); },
-       .metrics = [host](auto& metrics) { ops::AddAutopilotMetrics(host->Describe(), metrics); },
-       .decisions = [host] { return DecisionsJson(host->Describe().decisions); }});
+       .metrics = [host](auto& metrics) { AddAutopilotMetrics(host->Describe(), metrics); },
+       .decisions = [host] { return DecisionsJson(host->Describe()); }});
   return OkStatus();
 }
 

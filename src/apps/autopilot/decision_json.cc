@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <map>
 
 #include "apps/cluster/json_fields.h"
 #include "apps/common/local_time.h"
@@ -41,6 +41,13 @@ std::string SinceStart(double seconds) {
 std::string ForecastLine(const char* what, const PlanForecast& plan) {
   return fmt::format("  {:<8} {:>8.3g} req/s  {}\n", what, plan.requests_per_s,
                      Printable(plan.shape, kDecisionTextBytesMax));
+}
+
+serve::ClusterMetric Gauge(std::string name, std::string help, double value) {
+  return {.name = std::move(name),
+          .help = std::move(help),
+          .counter = false,
+          .series = {{.labels = {}, .value = value}}};
 }
 
 }  // namespace
@@ -140,6 +147,12 @@ Result<std::vector<Decision>> ReadStoredDecisions(const std::string& text) {
   return decisions;
 }
 
+Json DecisionsJson(const ops::AutopilotStatus& status) {
+  Json list = Json::array();
+  for (const Decision& decision : status.decisions) list.push_back(ToJson(decision));
+  return {{"autopilot", true}, {"decisions", std::move(list)}};
+}
+
 Json AutopilotJson(const ops::AutopilotStatus& status) {
   const cluster::AutopilotOptions& options = status.options;
   return {{"mode", options.mode == cluster::AutopilotMode::kAct ? "act" : "advise"},
@@ -152,6 +165,31 @@ Json AutopilotJson(const ops::AutopilotStatus& status) {
           {"service", WriteJson(status.service)},
           {"decisions", status.decisions.empty() ? 0 : status.decisions.back().id},
           {"advice", WriteJson(status.advice)}};
+}
+
+void AddAutopilotMetrics(const ops::AutopilotStatus& status,
+                         std::vector<serve::ClusterMetric>& metrics) {
+  serve::ClusterMetric made{.name = "millrace_autopilot_decisions",
+                            .help = "Kept decisions of the autopilot, by what was decided and why.",
+                            .counter = false};
+  std::map<std::pair<std::string, std::string>, int> counts;
+  for (const cluster::Decision& decision : status.decisions) {
+    ++counts[{std::string(KindName(decision.kind)), std::string(CauseName(decision.cause))}];
+  }
+  for (const auto& [key, count] : counts) {
+    made.series.push_back({.labels = {{"decision", key.first}, {"cause", key.second}},
+                           .value = static_cast<double>(count)});
+  }
+  metrics.push_back(std::move(made));
+  metrics.push_back(Gauge("millrace_autopilot_advice",
+                          "1 while the autopilot advises another plan than the one in force.",
+                          status.advice ? 1 : 0));
+  metrics.push_back(Gauge("millrace_autopilot_load_requests_per_second",
+                          "Requests that arrived, as the autopilot measures the load.",
+                          status.load.requests_per_s));
+  metrics.push_back(Gauge("millrace_autopilot_attainment_ratio",
+                          "Share of the recent answers that kept the limits of --slo.",
+                          status.service.attainment()));
 }
 
 std::string DecisionText(const Decision& decision, bool details, DecisionTimes times) {

@@ -1,5 +1,4 @@
-// Decisions of the autopilot as JSON: for GET /cluster/decisions, for the store, and back. Pure
-// functions.
+// The autopilot as JSON and metrics, and its decisions for the store and back. Pure functions.
 #pragma once
 
 #include <string>
@@ -9,6 +8,7 @@
 #include "base/status.h"
 #include "cluster/autopilot/decision.h"
 #include "ops/autopilot/autopilot_host.h"
+#include "serve/observe/cluster_admin.h"
 
 namespace millrace::apps {
 
@@ -21,8 +21,12 @@ std::string StoredDecisions(const std::vector<cluster::Decision>& decisions);
 // kInvalidArgument: the text is not what StoredDecisions writes.
 Result<std::vector<cluster::Decision>> ReadStoredDecisions(const std::string& text);
 
+// The answer of GET /cluster/decisions.
+Json DecisionsJson(const ops::AutopilotStatus& status);
 // "autopilot" of the status: its state, the load, what clients get, and its advice.
 Json AutopilotJson(const ops::AutopilotStatus& status);
+void AddAutopilotMetrics(const ops::AutopilotStatus& status,
+                         std::vector<serve::ClusterMetric>& metrics);
 
 // Decisions of a server have the time of day; those of a simulation, that since its start.
 enum class DecisionTimes { kOfDay, kSinceStart };

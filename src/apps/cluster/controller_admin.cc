@@ -162,24 +162,12 @@ ControllerAdmin::ControllerAdmin(cluster::ControllerHost& host, std::string mode
   });
 }
 
-void ControllerAdmin::Add(AdminAdditions additions) {
-  const MutexLock lock(adding_);
-  additions_.push_back(std::move(additions));
-}
-
-void ControllerAdmin::RemoveLast() {
-  const MutexLock lock(adding_);
-  additions_.pop_back();
-}
-
 Json ControllerAdmin::Describe() {
   Json status = StatusJson(model_, host_.Describe());
   const MutexLock lock(adding_);
   for (const AdminAdditions& added : additions_) added.status(status);
   return status;
 }
-
-Json ControllerAdmin::Machines() { return WriteJson(MachinesOf(host_.Describe())); }
 
 Json ControllerAdmin::Decisions() {
   const MutexLock lock(adding_);
@@ -206,12 +194,6 @@ Result<int64_t> ControllerAdmin::ApplyPlan(WorkerPlan plan, std::string as_sent)
                          .WithContext("the change to the plan has begun, but the next controller "
                                       "will not know of it"));
   return epoch;
-}
-
-Status ControllerAdmin::Drain(std::string_view worker) { return host_.DrainWorker(worker); }
-
-Status ControllerAdmin::Migrate(RequestId request, std::string_view worker) {
-  return host_.Migrate(request, worker);
 }
 
 void ControllerAdmin::Settle(int64_t epoch, bool in_force) {

@@ -7,6 +7,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "apps/cluster/machines_view.h"
@@ -36,17 +38,25 @@ class ControllerAdmin : public serve::ClusterAdmin {
   ControllerAdmin(cluster::ControllerHost& host, std::string model,
                   std::unique_ptr<ops::KeptPlan> kept);
 
-  void Add(AdminAdditions additions);
+  void Add(AdminAdditions additions) {
+    const MutexLock lock(adding_);
+    additions_.push_back(std::move(additions));
+  }
   // Takes back what was added last. Waits for the calls that use it.
-  void RemoveLast();
+  void RemoveLast() {
+    const MutexLock lock(adding_);
+    additions_.pop_back();
+  }
 
   Json Describe() override;
-  Json Machines() override;
+  Json Machines() override { return WriteJson(MachinesOf(host_.Describe())); }
   Json Decisions() override;
   std::vector<serve::ClusterMetric> Metrics() override;
   Result<int64_t> ApplyPlan(WorkerPlan plan, std::string as_sent) override;
-  Status Drain(std::string_view worker) override;
-  Status Migrate(RequestId request, std::string_view worker) override;
+  Status Drain(std::string_view worker) override { return host_.DrainWorker(worker); }
+  Status Migrate(RequestId request, std::string_view worker) override {
+    return host_.Migrate(request, worker);
+  }
 
  private:
   void Settle(int64_t epoch, bool in_force);

@@ -227,13 +227,12 @@ Result<ClusterSpec> ClusterOf(const MachinesView& view) {
     out.nodes.push_back(NodeOf(machine));
   }
   const int controller = ends[kControllerEnd] = out.coordinator();
-  const SortedLinks links = SortLinks(view);
   std::map<std::pair<int, int>, Line> measured;
-  for (const auto* list : {&links.all, &links.controllers}) {
-    for (const LinkView& link : *list) {
-      measured[{ends[link.from], ends[link.to]}] = {link.bytes_per_s, link.latency_s};
-    }
+  for (const LinkView& link : view.links) {
+    if (!ends.contains(link.from) || !ends.contains(link.to)) continue;
+    measured[{ends[link.from], ends[link.to]}] = {link.bytes_per_s, link.latency_s};
   }
+  const SortedLinks links = SortLinks(view);
   const Line within = FallbackOf(links.within, links.all).line;
   const Line between = FallbackOf(links.between, links.all).line;
   const Line controllers = FallbackOf(links.controllers, links.all).line;
