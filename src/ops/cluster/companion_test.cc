@@ -28,11 +28,11 @@ TEST(Companion, HearsOfRequestsAndLooksUntilItIsStopped) {
   options.controller.model = "none";
   options.controller.num_layers = 2;
   options.controller.scheduler.max_model_len = 96;
-  auto host = cluster::ControllerHost::Start(
-      std::move(options),
-      {.send = [](ConnectionId, const ToWorker&) {},
-       .disconnect = [](ConnectionId, const std::string&) {}},
-      clock);
+  auto host =
+      cluster::ControllerHost::Start(std::move(options),
+                                     {.send = [](ConnectionId, const ToWorker&) {},
+                                      .disconnect = [](ConnectionId, const std::string&) {}},
+                                     clock);
   ASSERT_TRUE(host.ok()) << host.status().ToString();
   const auto submit = [&] {
     cluster::GenerationRequest request;
