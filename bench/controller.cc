@@ -23,6 +23,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/statistics.h"
 #include "bench/machine.h"
 #include "cluster/control/controller_core.h"
 
@@ -279,11 +280,6 @@ class Harness {
   std::vector<RequestOutput> outputs_;
 };
 
-double Quantile(std::vector<double> values, double q) {
-  std::ranges::sort(values);
-  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
-}
-
 void Run(const Options& options) {
   Harness harness(options);
   harness.Start();
@@ -295,7 +291,7 @@ void Run(const Options& options) {
     medians.push_back(Median(f.request_micros));
     alls.push_back((f.steps_micros + f.upkeep_micros) / sequences);
     upkeeps.push_back(f.upkeep_micros / sequences);
-    p99s.push_back(Quantile(f.step_micros, 0.99));
+    p99s.push_back(Percentile(f.step_micros, 99));
     steps += f.step_micros.size();
   }
   fmt::print(

@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/statistics.h"
 #include "net/data/crc32c.h"
 
 namespace millrace::net {
@@ -53,11 +54,6 @@ double Seconds(clockid_t clock) {
 }
 
 double Now() { return Seconds(CLOCK_MONOTONIC); }
-
-double Median(std::vector<double> v) {
-  std::ranges::sort(v);
-  return v[v.size() / 2];
-}
 
 struct Sample {
   double rate = 0;                   // GB/s

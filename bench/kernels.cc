@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "base/rng.h"
+#include "base/statistics.h"
 #include "bench/machine.h"
 #include "tensor/cpu/cpu_device.h"
 #include "tensor/cpu/cpu_features.h"

@@ -7,7 +7,6 @@
 // from worker to worker.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/statistics.h"
 #include "cluster/link/peer_steps.h"
 #include "cluster/link/testing/link_harness.h"
 #include "wire/testing/random_messages.h"
@@ -39,9 +39,8 @@ void Measure(const char* what, const std::function<Status(const PipelineStep&)>&
     if (i >= kWarmUp) us.push_back(static_cast<double>(arrived_ns - start) * 1e-3);
     std::this_thread::sleep_for(kEvery);
   }
-  std::sort(us.begin(), us.end());
-  fmt::print("{:22} p50 {:6.1f} us  p90 {:6.1f} us  p99 {:6.1f} us\n", what, us[us.size() / 2],
-             us[us.size() * 9 / 10], us[us.size() * 99 / 100]);
+  fmt::print("{:22} p50 {:6.1f} us  p90 {:6.1f} us  p99 {:6.1f} us\n", what, Median(us),
+             Percentile(us, 90), Percentile(us, 99));
 }
 
 void MeasurePeers() {

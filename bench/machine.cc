@@ -83,13 +83,6 @@ double Now(Clock clock) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-double Median(std::vector<double> values) {
-  MR_CHECK(!values.empty());
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
 struct Machine::State {
   const Clock clock;
   std::map<int, std::unique_ptr<tensor::ThreadPool>> pools;

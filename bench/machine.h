@@ -6,9 +6,6 @@
 
 namespace millrace::bench {
 
-// The middle value, or the mean of the two middle ones.
-double Median(std::vector<double> values);
-
 // Seconds since some moment. On a busy machine the calling thread's CPU time is more accurate than
 // the wall clock if only the calling thread works.
 enum class Clock { kWall, kCallerCpu };

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/statistics.h"
 #include "bench/cluster_rig.h"
 #include "bench/machine.h"
 

@@ -25,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/statistics.h"
 #include "bench/machine.h"
 #include "cluster/runtime/local_cluster.h"
 #include "model/make_model.h"

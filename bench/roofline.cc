@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <vector>
 
+#include "base/statistics.h"
 #include "bench/machine.h"
 
 int main(int argc, char** argv) {
@@ -37,8 +38,8 @@ int main(int argc, char** argv) {
     }
     const auto range = [](const std::vector<double>& samples, int digits) {
       const auto [min, max] = std::minmax_element(samples.begin(), samples.end());
-      return fmt::format("{:.{}f} ({:.{}f} to {:.{}f})", millrace::bench::Median(samples), digits,
-                         *min, digits, *max, digits);
+      return fmt::format("{:.{}f} ({:.{}f} to {:.{}f})", millrace::Median(samples), digits, *min,
+                         digits, *max, digits);
     };
     fmt::print("| {} | {} | {} | {} |\n", t, range(reads, 1), range(peaks, 0), range(tiles, 0));
   }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/statistics.h"
 #include "sched/scheduler.h"
 
 namespace millrace {
@@ -82,15 +83,15 @@ Figures RunOnce(int running, bool prefix_caching, bool aligned) {
   }
   double sum = 0;
   for (double us : step_us) sum += us;
-  std::ranges::sort(step_us);
   return {.us_per_request = sum / kSteps / running,
-          .median_us = step_us[kSteps / 2],
-          .p99_us = step_us[kSteps * 99 / 100]};
+          .median_us = Median(step_us),
+          .p99_us = Percentile(step_us, 99)};
 }
 
-double Median(std::vector<Figures>& runs, double Figures::*field) {
-  std::ranges::sort(runs, {}, field);
-  return runs[runs.size() / 2].*field;
+double MedianOf(const std::vector<Figures>& runs, double Figures::*field) {
+  std::vector<double> values;
+  for (const Figures& run : runs) values.push_back(run.*field);
+  return Median(std::move(values));
 }
 
 void Report(int running, bool prefix_caching, bool aligned) {
@@ -98,8 +99,8 @@ void Report(int running, bool prefix_caching, bool aligned) {
   for (int i = 0; i < kRuns; ++i) runs.push_back(RunOnce(running, prefix_caching, aligned));
   fmt::print("| {} | {} | {} | {:.3f} | {:.1f} | {:.1f} |\n", running,
              prefix_caching ? "on" : "off", aligned ? "aligned" : "even",
-             Median(runs, &Figures::us_per_request), Median(runs, &Figures::median_us),
-             Median(runs, &Figures::p99_us));
+             MedianOf(runs, &Figures::us_per_request), MedianOf(runs, &Figures::median_us),
+             MedianOf(runs, &Figures::p99_us));
 }
 
 }  // namespace

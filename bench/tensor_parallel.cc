@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "base/statistics.h"
 #include "bench/machine.h"
 #include "model/make_model.h"
 #include "model/model.h"

@@ -3,12 +3,13 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "base/statistics.h"
 #include "experiments/lib/distserve/simdistserve.h"
 
 namespace millrace::experiments {
 namespace {
 
-constexpr double kContainment = 0.9;
+constexpr double kContainmentPercent = 90;
 
 std::vector<distserve::SimDistServeRequest> Draw(const ArtifactRule& rule, double rate,
                                                  uint64_t seed) {
@@ -41,8 +42,8 @@ plan::Goodput ArtifactGoodput(const ArtifactRule& rule, const plan::DistServeUni
       ttft.push_back(t.ttft_ms);
       tpot.push_back(t.tpot_ms);
     }
-    const double ttft_met = Quantile(std::move(ttft), kContainment) < rule.ttft_ms ? 1 : 0;
-    const double tpot_met = Quantile(std::move(tpot), kContainment) < rule.tpot_ms ? 1 : 0;
+    const double ttft_met = Percentile(std::move(ttft), kContainmentPercent) < rule.ttft_ms ? 1 : 0;
+    const double tpot_met = Percentile(std::move(tpot), kContainmentPercent) < rule.tpot_ms ? 1 : 0;
     return {std::min(ttft_met, tpot_met), ttft_met, tpot_met};
   };
   return plan::FindGoodput(

@@ -90,13 +90,4 @@ Result<std::map<std::pair<int, int>, int>> MaxTokens(const std::string& data,
   return tokens;
 }
 
-double Quantile(std::vector<double> values, double q) {
-  MR_CHECK(!values.empty() && q >= 0 && q <= 1) << values.size() << " values, q " << q;
-  std::sort(values.begin(), values.end());
-  const double place = q * static_cast<double>(values.size() - 1);
-  const size_t below = static_cast<size_t>(place);
-  const size_t above = std::min(below + 1, values.size() - 1);
-  return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
-}
-
 }  // namespace millrace::experiments

@@ -33,7 +33,4 @@ std::vector<double> OracleArrivalsMs(size_t count, double requests_per_s);
 Result<std::map<std::pair<int, int>, int>> MaxTokens(const std::string& data,
                                                      std::string_view model);
 
-// Interpolates linearly. REQUIRES: values not empty, q in [0, 1].
-double Quantile(std::vector<double> values, double q);
-
 }  // namespace millrace::experiments

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "base/statistics.h"
 #include "cost/distserve_cost.h"
 #include "experiments/distserve_data.h"
 #include "experiments/lib/distserve/simdistserve.h"
@@ -76,7 +77,7 @@ std::vector<double> Summarise(const SimDistServeResult& result, double slo_ttft_
   for (const auto* values : {&ttft, &tpot}) {
     all.push_back(std::accumulate(values->begin(), values->end(), 0.0) /
                   static_cast<double>(values->size()));
-    for (const double q : {0.5, 0.9, 0.99}) all.push_back(Quantile(*values, q));
+    for (const double percent : {50, 90, 99}) all.push_back(Percentile(*values, percent));
   }
   all.push_back(100 * attained / static_cast<double>(result.times.size()));
   return all;

@@ -8,19 +8,14 @@
 #include <optional>
 #include <utility>
 
+#include "base/statistics.h"
+
 namespace millrace::cost {
 namespace {
 
 // Columns are first scaled to length 1.
 constexpr double kSingular = 1e-12;     // residue of a column that others explain
 constexpr double kGradientMin = 1e-11;  // relative to the steepest at the start
-
-double Quantile(const std::vector<double>& sorted, double q) {
-  const double place = q * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<size_t>(place);
-  const size_t above = std::min(below + 1, sorted.size() - 1);
-  return sorted[below] + (sorted[above] - sorted[below]) * (place - static_cast<double>(below));
-}
 
 // min |A x - 1|^2, x >= 0, given G = A'A with unit diagonal and h = A'1.
 class NonNegativeSolver {
@@ -174,9 +169,7 @@ RelativeErrors ErrorsOf(std::span<const double> predicted, std::span<const doubl
     errors[i] = std::abs(predicted[i] / measured[i] - 1);
   }
   std::sort(errors.begin(), errors.end());
-  const double sum = std::accumulate(errors.begin(), errors.end(), 0.0);
-  return {errors.size(), sum / static_cast<double>(errors.size()), Quantile(errors, 0.5),
-          Quantile(errors, 0.95), errors.back()};
+  return {errors.size(), Mean(errors), Median(errors), Percentile(errors, 95), errors.back()};
 }
 
 std::string FormatErrors(const RelativeErrors& errors) {

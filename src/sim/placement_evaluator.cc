@@ -34,7 +34,8 @@ TrialMode ModeOf(ServingMode mode) {
   return TrialMode::kDisaggregated;
 }
 
-double ShareQuantile(std::vector<double> values, double share) {
+// The least limit that this share of the values keeps.
+double LimitKeptBy(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   const double place = std::ceil(share * static_cast<double>(values.size())) - 1;
   return values[static_cast<size_t>(std::max(place, 0.0))];
@@ -153,7 +154,7 @@ plan::UnloadedLatency PlacementEvaluator::Unloaded(const DistServeUnit& unit) {
     tpot.push_back(t.tpot_s);
   }
   const double share = options_.goodput.attainment;
-  return {ShareQuantile(std::move(ttft), share), ShareQuantile(std::move(tpot), share)};
+  return {LimitKeptBy(std::move(ttft), share), LimitKeptBy(std::move(tpot), share)};
 }
 
 plan::DistServeEvaluator PlacementEvaluator::Callbacks() {

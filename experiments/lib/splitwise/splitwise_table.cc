@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/statistics.h"
 #include "cost/csv.h"
 
 namespace millrace::experiments::splitwise {
@@ -26,11 +27,7 @@ constexpr double kMsMin = 1e-6, kMsMax = 1e9;
 // Points (x, median of the values at x).
 PiecewiseLinear MedianCurve(std::map<double, std::vector<double>> values) {
   std::vector<PiecewiseLinear::Point> points;
-  for (auto& [x, ys] : values) {
-    std::sort(ys.begin(), ys.end());
-    const size_t n = ys.size();
-    points.push_back({x, (ys[(n - 1) / 2] + ys[n / 2]) / 2});
-  }
+  for (auto& [x, ys] : values) points.push_back({x, Median(std::move(ys))});
   return PiecewiseLinear(std::move(points));
 }
 

@@ -7,7 +7,6 @@
 
 #include "apps/bench/metrics.h"
 #include "apps/bench/workload.h"
-#include "base/rng.h"
 #include "base/statistics.h"
 #include "sim/load/arrivals.h"
 #include "sim/load/trace.h"
@@ -16,34 +15,6 @@ namespace millrace::apps {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-TEST(Statistics, AgreesWithNumpy) {
-  const std::vector<double> x = {3, 1, 4, 1, 5, 9, 2, 6};
-  EXPECT_DOUBLE_EQ(Mean(x), 3.875);
-  EXPECT_DOUBLE_EQ(Median(x), 3.5);
-  EXPECT_NEAR(StdDev(x), 2.57087, 1e-5);       // numpy.std(x)
-  EXPECT_NEAR(Percentile(x, 99), 8.79, 1e-9);  // numpy.percentile(x, 99)
-  EXPECT_NEAR(Percentile(x, 25), 1.75, 1e-9);
-  EXPECT_DOUBLE_EQ(Percentile(x, 0), 1);
-  EXPECT_DOUBLE_EQ(Percentile(x, 100), 9);
-  EXPECT_DOUBLE_EQ(Percentile({}, 50), 0);
-  EXPECT_DOUBLE_EQ(Percentile({7}, 99), 7);
-}
-
-TEST(Statistics, PercentileMatchesSortingOnRandomSamples) {
-  Rng rng(3);
-  for (int round = 0; round < 200; ++round) {
-    std::vector<double> x;
-    for (int64_t i = rng.Between(1, 40); i > 0; --i) x.push_back(rng.Uniform());
-    const double percent = rng.Uniform() * 100;
-    std::vector<double> sorted = x;
-    std::sort(sorted.begin(), sorted.end());
-    const double rank = percent / 100 * static_cast<double>(x.size() - 1);
-    const auto low = static_cast<size_t>(rank);
-    const double high = sorted[std::min(low + 1, x.size() - 1)];
-    EXPECT_NEAR(Percentile(x, percent), sorted[low] + (high - sorted[low]) * (rank - low), 1e-12);
-  }
-}
 
 // Mean and variance of Gamma gaps: 1 / rate and 1 / (burstiness * rate^2).
 TEST(Arrivals, GapsHaveTheMomentsOfTheirDistribution) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/statistics.h"
 #include "net/http/http_server.h"
 #include "net/testing/raw_client.h"
 
@@ -65,8 +66,7 @@ double MedianRequestMs(uint16_t port) {
     MR_CHECK(StatusOf(client.ReadResponse()) == 200);
     times_ms.push_back((clock.Now() - start).millis());
   }
-  std::nth_element(times_ms.begin(), times_ms.begin() + kRequests / 2, times_ms.end());
-  return times_ms[kRequests / 2];
+  return Median(std::move(times_ms));
 }
 
 TEST(IdleConnections, TenThousandAreCheap) {
