@@ -109,7 +109,9 @@ TEST_F(File, AnUnreadableFileCounts) {
   Write("30");
   std::filesystem::permissions(path, std::filesystem::perms::none);
   EXPECT_EQ(Look().size(), 1u);
-  if (geteuid() != 0) EXPECT_EQ(source.TakeComplaints().size(), 1u);
+  if (geteuid() != 0) {
+    EXPECT_EQ(source.TakeComplaints().size(), 1u);
+  }
 }
 
 TEST(ExecLine, Forms) {

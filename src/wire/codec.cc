@@ -24,6 +24,9 @@ google::protobuf::ArenaOptions OptionsOver(std::vector<char>& block) {
   return options;
 }
 
+}  // namespace
+
+// Of Encoder and Decoder, and so in no unnamed namespace.
 class Scratch {
  public:
   template <typename Message>
@@ -36,6 +39,8 @@ class Scratch {
   std::vector<char> block_ = std::vector<char>(kArenaBytes);
   google::protobuf::Arena arena_{OptionsOver(block_)};
 };
+
+namespace {
 
 Status TooLarge(size_t bytes) {
   return {StatusCode::kTooLarge,

@@ -114,7 +114,9 @@ TEST(Autopilot, ALossOvertakesAChangeOnlyIfItsPlanNeedsTheWorker) {
     EXPECT_EQ(world.pilot().decisions().front().outcome,
               lost == "b" ? "overtaken: the cluster lost b" : "");
     world.Run(20);
-    if (lost == "d") EXPECT_EQ(world.view().shape, "short");
+    if (lost == "d") {
+      EXPECT_EQ(world.view().shape, "short");
+    }
   }
 }
 

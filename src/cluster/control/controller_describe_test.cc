@@ -131,7 +131,9 @@ TEST_F(Apart, AFailedHandOverCountsAsFailedAndCarriesNothing) {
   EXPECT_EQ(c_->counters().hand_overs, 1u);
   EXPECT_EQ(c_->counters().hand_overs_failed, 1u);
   for (const EdgeStatus& edge : Describe().edges) {
-    if (edge.phase == EdgePhase::kHandOver) EXPECT_EQ(edge.since_start.requests, 0);
+    if (edge.phase == EdgePhase::kHandOver) {
+      EXPECT_EQ(edge.since_start.requests, 0);
+    }
   }
 }
 

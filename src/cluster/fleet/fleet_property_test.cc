@@ -62,7 +62,9 @@ TEST_P(FleetPropertyTest, HoldsItsLimitsAndCarriesTheLoad) {
     for (size_t k = 0; k < spec.kinds.size(); ++k) {
       ASSERT_LE(world.Count(k), spec.kinds[k].max) << world.second;
     }
-    if (spec.budget_usd_per_h) ASSERT_LE(Usd(world), *spec.budget_usd_per_h) << world.second;
+    if (spec.budget_usd_per_h) {
+      ASSERT_LE(Usd(world), *spec.budget_usd_per_h) << world.second;
+    }
   };
   for (int i = 0; i < kSeconds; ++i) {
     if (chance(0.01)) world.requests_per_s = std::uniform_real_distribution<>(0, 12)(random);
@@ -105,7 +107,9 @@ TEST_P(FleetPropertyTest, HoldsItsLimitsAndCarriesTheLoad) {
   if (CheapestMix(kinds, need).shortage == MixShortage::kNone) {
     EXPECT_TRUE(Carries(kinds, need));
   }
-  if (spec.budget_usd_per_h) EXPECT_LE(Usd(world), *spec.budget_usd_per_h);
+  if (spec.budget_usd_per_h) {
+    EXPECT_LE(Usd(world), *spec.budget_usd_per_h);
+  }
   // And no more than twice what the need costs, however it came to this.
   need.requests_per_s *= 1.15;
   std::vector<KindStanding> best = kinds;

@@ -22,6 +22,8 @@ constexpr char kSessionMethod[] = "/millrace.proto.Control/Session";
 
 std::chrono::nanoseconds Chrono(Duration d) { return std::chrono::nanoseconds(d.ns); }
 
+}  // namespace
+
 // Sends heartbeats on its own channel, with blocking calls that need no other thread.
 class HeartbeatSender {
  public:
@@ -102,8 +104,6 @@ class HeartbeatSender {
   std::optional<grpc::ClientContext> context_ MR_GUARDED_BY(mutex_);
   std::thread thread_;
 };
-
-}  // namespace
 
 class ControlClient::Impl {
  public:

@@ -155,7 +155,9 @@ TEST_F(SharedMemoryTest, OnePipelineHoldsWhatWasPlannedAndGivesItBack) {
   }
   const int64_t full = ResidentBytes();
   EXPECT_EQ(memory_.limit(PipelineId(1)), kBlocks);
-  if (kMeasures) EXPECT_LE(most_ - before, Planned() + Planned() / 10 + kOtherBytes);
+  if (kMeasures) {
+    EXPECT_LE(most_ - before, Planned() + Planned() / 10 + kOtherBytes);
+  }
   EXPECT_GE(full - before, Planned() * 8 / 10) << "it fills what was planned";
 
   for (uint64_t id = 1; id <= 6; ++id)
@@ -164,7 +166,9 @@ TEST_F(SharedMemoryTest, OnePipelineHoldsWhatWasPlannedAndGivesItBack) {
   TellWorkers();
   const int returned = 6 * kRequestBlocks;
   EXPECT_EQ(memory_.limit(PipelineId(1)), kBlocks - returned);
-  if (kMeasures) EXPECT_LE(ResidentBytes(), full - Planned() * (returned - 2) / kBlocks);
+  if (kMeasures) {
+    EXPECT_LE(ResidentBytes(), full - Planned() * (returned - 2) / kBlocks);
+  }
 }
 
 TEST_F(SharedMemoryTest, ManyPipelinesHoldWhatWasPlannedForTheirWorkers) {
@@ -204,7 +208,9 @@ TEST_F(SharedMemoryTest, ManyPipelinesHoldWhatWasPlannedForTheirWorkers) {
   for (const KvMemory::Rank& rank : ranks_)
     filled += kPipelines * kRequestBlocks * rank.bytes_per_block;
   ASSERT_GT(filled, 2 * (Planned() + kOtherBytes)) << "without returned blocks it would fit too";
-  if (kMeasures) EXPECT_LE(most_ - before, Planned() + Planned() / 10 + kOtherBytes);
+  if (kMeasures) {
+    EXPECT_LE(most_ - before, Planned() + Planned() / 10 + kOtherBytes);
+  }
   EXPECT_GT(hits, 0u);
 }
 

@@ -26,13 +26,6 @@ using CurlLong = long;  // NOLINT(google-runtime-int): libcurl's type
 constexpr Duration kSweepPeriod = Duration::Millis(50);
 constexpr size_t kReplyHeadBytesMax = 32 * 1024;
 
-struct EasyClose {
-  void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
-};
-struct ListFree {
-  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
-};
-
 }  // namespace
 
 // libcurl's transfers on an event loop. Used on the loop's thread only.
@@ -95,8 +88,8 @@ class HttpClient::Exchange {
   const FetchId id_;
   const HttpCall call_;
   const FetchCallbacks callbacks_;
-  std::unique_ptr<CURL, EasyClose> easy_{curl_easy_init()};
-  std::unique_ptr<curl_slist, ListFree> lines_;
+  std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> easy_{curl_easy_init(), &curl_easy_cleanup};
+  std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> lines_{nullptr, &curl_slist_free_all};
   std::array<char, CURL_ERROR_SIZE> error_ = {};
   std::optional<Time> deadline_;
   int status_ = 0;

@@ -28,11 +28,6 @@ bool IsRedirect(int status) {
 }
 bool IsSuccess(int status) { return status >= 200 && status < 300; }
 
-struct ListFree {
-  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
-};
-using HeaderList = std::unique_ptr<curl_slist, ListFree>;
-
 // One request and its answer, as libcurl reports it.
 class HubExchange {
  public:
@@ -155,7 +150,8 @@ struct HubClient::Connection {
 
   CURL* const easy = curl_easy_init();
   std::array<char, CURL_ERROR_SIZE> error = {};
-  HeaderList headers;
+  std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> headers{nullptr,
+                                                                      &curl_slist_free_all};
 };
 
 HubClient::HubClient(HubAccess access)

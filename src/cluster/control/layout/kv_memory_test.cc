@@ -147,8 +147,12 @@ class SharedWorkers {
                       std::ranges::all_of(pipeline.ranks, [&](const KvMemory::Rank& rank) {
                         return bytes[rank.worker] <= rank.kv_bytes;
                       });
-    if (reserved) EXPECT_TRUE(fits) << "more is reserved than the workers have";
-    if (fits && !in_flight) EXPECT_TRUE(reserved) << "it fits and must wait";
+    if (reserved) {
+      EXPECT_TRUE(fits) << "more is reserved than the workers have";
+    }
+    if (fits && !in_flight) {
+      EXPECT_TRUE(reserved) << "it fits and must wait";
+    }
     turned_away += fits || reserved ? 0 : 1;
     let_in += in_flight ? 0 : 1;
   }
