@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -154,6 +155,21 @@ TEST(Statistics, PercentileMatchesSortingOnRandomSamples) {
     const double high = sorted[std::min(low + 1, x.size() - 1)];
     EXPECT_NEAR(Percentile(x, percent), sorted[low] + (high - sorted[low]) * (rank - low), 1e-12);
   }
+}
+
+TEST(UniqueFd, IsClosedOnceByItsLastOwner) {
+  const auto is_open = [](int fd) { return fcntl(fd, F_GETFD) >= 0; };
+  UniqueFd first(dup(STDERR_FILENO)), second(dup(STDERR_FILENO));
+  const int of_first = first.get(), of_second = second.get();
+  second = std::move(first);
+  EXPECT_FALSE(first.valid());
+  EXPECT_FALSE(is_open(of_second)) << "replaced, so closed";
+  EXPECT_EQ(second.get(), of_first);
+  UniqueFd(std::move(second)).Release();
+  EXPECT_TRUE(is_open(of_first)) << "released, so left open";
+  second = UniqueFd(of_first);
+  second = UniqueFd();
+  EXPECT_FALSE(is_open(of_first));
 }
 
 TEST(Log, AJsonLineIsAnObjectWhateverTheBytes) {

@@ -25,7 +25,7 @@ constexpr std::string_view kOptionPrefix = "MILLRACE_";
 constexpr unsigned kFirstInheritable = 3;
 
 struct Pipe {
-  OwnedFd read, write;
+  UniqueFd read, write;
 };
 
 Result<Pipe> MakePipe() {
@@ -33,7 +33,7 @@ Result<Pipe> MakePipe() {
   if (pipe2(ends, O_CLOEXEC) != 0) {
     return FailedPrecondition(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
   }
-  return Pipe{OwnedFd(ends[0]), OwnedFd(ends[1])};
+  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
 std::vector<char*> Pointers(const std::vector<std::string>& texts) {
@@ -44,9 +44,9 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
 }
 
 // What a child reads from stdin: a file in memory, so that nobody need write while it runs.
-Result<OwnedFd> MakeInput(std::string_view input) {
-  OwnedFd file(memfd_create("input", MFD_CLOEXEC));
-  if (file.open() && write(file.get(), input.data(), input.size()) == std::ssize(input) &&
+Result<UniqueFd> MakeInput(std::string_view input) {
+  UniqueFd file(memfd_create("input", MFD_CLOEXEC));
+  if (file.valid() && write(file.get(), input.data(), input.size()) == std::ssize(input) &&
       lseek(file.get(), 0, SEEK_SET) == 0) {
     return file;
   }
@@ -75,25 +75,11 @@ Result<OwnedFd> MakeInput(std::string_view input) {
 
 }  // namespace
 
-OwnedFd& OwnedFd::operator=(OwnedFd&& other) noexcept {
-  if (this != &other) {
-    if (fd_ >= 0) close(fd_);
-    fd_ = other.Release();
-  }
-  return *this;
-}
-
-OwnedFd::~OwnedFd() {
-  if (fd_ >= 0) close(fd_);
-}
-
-int OwnedFd::Release() { return std::exchange(fd_, -1); }
-
 Result<ChildProcess> ChildProcess::Spawn(const std::vector<std::string>& argv,
                                          const std::vector<std::string>& environment,
                                          ChildOutput lines, std::string_view input) {
   MR_CHECK(!argv.empty());
-  MR_ASSIGN_OR_RETURN(const OwnedFd stdin_file, MakeInput(input));
+  MR_ASSIGN_OR_RETURN(const UniqueFd stdin_file, MakeInput(input));
   MR_ASSIGN_OR_RETURN(Pipe output, MakePipe());
   MR_ASSIGN_OR_RETURN(Pipe failure, MakePipe());
   std::vector<std::string> all = environment;  // first: getenv finds the first of a name
@@ -108,15 +94,15 @@ Result<ChildProcess> ChildProcess::Spawn(const std::vector<std::string>& argv,
     RunChild(arguments.data(), variables.data(), stdin_file.get(), output.write.get(), lines,
              failure.write.get(), parent);
   }
-  OwnedFd end(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  failure.write = OwnedFd();
-  output.write = OwnedFd();
+  UniqueFd end(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  failure.write = UniqueFd();
+  output.write = UniqueFd();
   int error = 0;
   ssize_t got = 0;
   do {
     got = read(failure.read.get(), &error, sizeof error);
   } while (got < 0 && errno == EINTR);
-  if (got == sizeof error || !end.open()) {
+  if (got == sizeof error || !end.valid()) {
     if (got != sizeof error) error = errno;
     kill(pid, SIGKILL);
     waitpid(pid, nullptr, 0);
@@ -127,7 +113,7 @@ Result<ChildProcess> ChildProcess::Spawn(const std::vector<std::string>& argv,
 }
 
 ChildProcess::~ChildProcess() {
-  if (!end_.open() || reaped_) return;  // moved from, or done
+  if (!end_.valid() || reaped_) return;  // moved from, or done
   kill(-pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
 }
@@ -138,12 +124,12 @@ void ChildProcess::Signal(int number) const {
 
 void ChildProcess::ReadLines(const std::function<void(std::string_view line)>& on_line) {
   std::array<char, 4096> buffer;
-  for (size_t read_bytes = 0; output_.open() && read_bytes < kChildReadBytesMax;) {
+  for (size_t read_bytes = 0; output_.valid() && read_bytes < kChildReadBytesMax;) {
     const ssize_t got = read(output_.get(), buffer.data(), buffer.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (got <= 0) {
-      output_ = OwnedFd();
+      output_ = UniqueFd();
       break;
     }
     read_bytes += static_cast<size_t>(got);
@@ -154,7 +140,7 @@ void ChildProcess::ReadLines(const std::function<void(std::string_view line)>& o
       rest_.clear();
     }
   }
-  if (!output_.open() && !rest_.empty()) on_line(std::exchange(rest_, {}));
+  if (!output_.valid() && !rest_.empty()) on_line(std::exchange(rest_, {}));
 }
 
 int ChildProcess::Reap(const std::function<void(std::string_view line)>& on_line) {
@@ -163,7 +149,7 @@ int ChildProcess::Reap(const std::function<void(std::string_view line)>& on_line
   }
   reaped_ = true;
   ReadLines(on_line);
-  output_ = OwnedFd();  // its own children may hold the other end open
+  output_ = UniqueFd();  // its own children may hold the other end open
   if (!rest_.empty()) on_line(std::exchange(rest_, {}));
   return WIFSIGNALED(status) ? kSignalledBase + WTERMSIG(status) : WEXITSTATUS(status);
 }

@@ -13,27 +13,13 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file.h"
 #include "base/status.h"
 
 namespace millrace {
 
 inline constexpr size_t kChildLineBytesMax = 16 << 10;  // longer ones are cut into several
 inline constexpr size_t kChildReadBytesMax = 1 << 20;   // more than a pipe holds
-
-// A file descriptor, closed by the destructor.
-class OwnedFd {
- public:
-  explicit OwnedFd(int fd = -1) : fd_(fd) {}
-  OwnedFd(OwnedFd&& other) noexcept : fd_(other.Release()) {}
-  OwnedFd& operator=(OwnedFd&& other) noexcept;
-  ~OwnedFd();
-  int get() const { return fd_; }
-  bool open() const { return fd_ >= 0; }
-
- private:
-  int Release();
-  int fd_;
-};
 
 enum class ChildOutput : uint8_t {
   kAll,     // stdout and stderr come as lines
@@ -66,12 +52,12 @@ class ChildProcess {
   int Reap(const std::function<void(std::string_view line)>& on_line);
 
  private:
-  ChildProcess(pid_t pid, OwnedFd end, OwnedFd output)
+  ChildProcess(pid_t pid, UniqueFd end, UniqueFd output)
       : pid_(pid), end_(std::move(end)), output_(std::move(output)) {}
 
   pid_t pid_ = 0;
-  OwnedFd end_;
-  OwnedFd output_;
+  UniqueFd end_;
+  UniqueFd output_;
   std::string rest_;  // the start of a line whose end has not been read yet
   bool reaped_ = false;
 };

@@ -14,20 +14,6 @@
 namespace millrace {
 namespace {
 
-class Fd {
- public:
-  explicit Fd(int fd) : fd_(fd) {}
-  ~Fd() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 // O_NONBLOCK, so that opening a FIFO without a writer cannot block.
 Status OpenRegular(const std::string& path, int* fd, size_t* size) {
   *fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -61,7 +47,7 @@ Result<std::string> ReadFile(const std::string& path, size_t max_bytes) {
   int raw = -1;
   size_t size = 0;
   MR_RETURN_IF_ERROR(OpenRegular(path, &raw, &size));
-  Fd fd(raw);
+  UniqueFd fd(raw);
   if (size > max_bytes) {
     return Status(StatusCode::kTooLarge,
                   fmt::format("{}: {} bytes, the limit is {}", path, size, max_bytes));
@@ -80,7 +66,7 @@ Result<std::string> ReadFile(const std::string& path, size_t max_bytes) {
 
 Status WriteFileAtomically(const std::string& path, std::string_view content) {
   std::string temporary = path + ".tmp";
-  Fd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  UniqueFd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (fd.get() < 0) return FailedPrecondition(temporary + ": " + std::strerror(errno));
   MR_RETURN_IF_ERROR(WriteAll(fd.get(), temporary, content));
   if (rename(temporary.c_str(), path.c_str()) != 0) {
@@ -92,7 +78,7 @@ Status WriteFileAtomically(const std::string& path, std::string_view content) {
 Status WriteFileWithMode(const std::string& path, std::string_view content, unsigned mode,
                          ExistingFile existing) {
   std::string temporary = path + ".XXXXXX";
-  Fd fd(mkostemp(temporary.data(), O_CLOEXEC));  // 0600
+  UniqueFd fd(mkostemp(temporary.data(), O_CLOEXEC));  // 0600
   if (fd.get() < 0) return FailedPrecondition(path + ": " + std::strerror(errno));
   Status status = WriteAll(fd.get(), temporary, content);
   if (status.ok() && fchmod(fd.get(), mode) != 0) {
@@ -115,7 +101,7 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   int raw = -1;
   size_t size = 0;
   MR_RETURN_IF_ERROR(OpenRegular(path, &raw, &size));
-  Fd fd(raw);
+  UniqueFd fd(raw);
   if (size == 0) return MappedFile(nullptr, 0);
   void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (data == MAP_FAILED) return FailedPrecondition(path + ": mmap: " + std::strerror(errno));

@@ -1,14 +1,41 @@
-// Reading files whose content is not trusted: bounded reads and read-only maps.
+// Files: the owner of a descriptor; bounded reads and maps of content that is not trusted.
 #pragma once
+
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "base/status.h"
 
 namespace millrace {
+
+// A file descriptor, closed by its destructor. Owned by one thread at a time.
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}  // what a system call returned; below zero: none
+  UniqueFd(UniqueFd&& other) noexcept : fd_(other.Release()) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept {
+    UniqueFd(std::move(other)).Swap(*this);
+    return *this;
+  }
+  ~UniqueFd() {
+    if (valid()) close(fd_);
+  }
+
+  bool valid() const { return fd_ >= 0; }
+  int get() const { return fd_; }
+  int Release() { return std::exchange(fd_, kNone); }
+
+ private:
+  static constexpr int kNone = -1;
+  void Swap(UniqueFd& other) { std::swap(fd_, other.fd_); }
+  int fd_ = kNone;
+};
 
 // Reads a whole regular file. kNotFound when it does not exist, kTooLarge beyond `max_bytes`,
 // kInvalidArgument for anything that is not a regular file (FIFO, device, folder).

@@ -30,10 +30,9 @@ bool SameFile(int fd, const std::string& path) {
 }  // namespace
 
 Result<FolderLock> FolderLock::Open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) return Error("open", path);
-  FolderLock lock(fd);
-  if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return lock;
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!fd.valid()) return Error("open", path);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return FolderLock(std::move(fd));
   return FailedPrecondition(fmt::format("{} is locked", path));
 }
 
@@ -44,7 +43,7 @@ Result<FolderLock> FolderLock::Take(const std::string& folder) {
     return Unavailable(fmt::format("cannot create folder {}: {}", folder, error.message()));
   const std::string path = folder + "/lock";
   auto lock = Open(path);
-  const bool taken_away = lock.ok() && !SameFile(lock->fd_, path);
+  const bool taken_away = lock.ok() && !SameFile(lock->fd_.get(), path);
   if (taken_away || lock.status().code() == StatusCode::kFailedPrecondition) {
     return FailedPrecondition(fmt::format("folder {} is in use by another process", folder));
   }
@@ -57,17 +56,6 @@ Result<FolderLock> FolderLock::TakeAway(const std::string& folder) {
   MR_ASSIGN_OR_RETURN(FolderLock lock, Open(mine));
   if (::rename(mine.c_str(), path.c_str()) != 0) return Error("replace", path);
   return lock;
-}
-
-FolderLock::FolderLock(FolderLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-
-FolderLock& FolderLock::operator=(FolderLock&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-FolderLock::~FolderLock() {
-  if (fd_ >= 0) ::close(fd_);
 }
 
 }  // namespace millrace

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "base/file.h"
 #include "base/status.h"
 
 namespace millrace {
@@ -15,14 +16,11 @@ class FolderLock {
   // Takes the lock even if another process holds it. That process is not notified; this is for
   // callers that notify it by other means (journal_owner.h).
   static Result<FolderLock> TakeAway(const std::string& folder);
-  FolderLock(FolderLock&& other) noexcept;
-  FolderLock& operator=(FolderLock&& other) noexcept;
-  ~FolderLock();
 
  private:
-  explicit FolderLock(int fd) : fd_(fd) {}
+  explicit FolderLock(UniqueFd fd) : fd_(std::move(fd)) {}
   static Result<FolderLock> Open(const std::string& path);
-  int fd_;
+  UniqueFd fd_;
 };
 
 }  // namespace millrace

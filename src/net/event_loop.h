@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/mutex.h"
-#include "net/listener.h"
 
 namespace millrace::net {
 

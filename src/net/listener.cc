@@ -174,15 +174,6 @@ Result<std::vector<UniqueFd>> ListenOnAll(const std::string& host, uint16_t port
   }
 }
 
-UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-UniqueFd::~UniqueFd() {
-  if (fd_ != kNone) close(fd_);
-}
-
 Result<std::unique_ptr<Listener>> Listener::Start(UniqueFd socket, OnAccept on_accept) {
   std::vector<UniqueFd> sockets;
   sockets.push_back(std::move(socket));

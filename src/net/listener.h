@@ -10,29 +10,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/file.h"
 #include "base/status.h"
 
 namespace millrace::net {
-
-// A file descriptor, closed by the destructor.
-class UniqueFd {
- public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(other.Release()) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept;
-  ~UniqueFd();
-  int get() const { return fd_; }
-  int Release() {
-    const int fd = fd_;
-    fd_ = kNone;
-    return fd;
-  }
-
- private:
-  static constexpr int kNone = -1;  // no descriptor
-  int fd_ = kNone;
-};
 
 // Listens on TCP. Port 0: any free one. A port that is in use is kFailedPrecondition.
 Result<UniqueFd> ListenOnTcp(const std::string& host, uint16_t port);

@@ -15,8 +15,8 @@
 #include <span>
 #include <utility>
 
+#include "base/file.h"
 #include "base/status.h"
-#include "net/listener.h"
 
 namespace millrace::net {
 

@@ -60,10 +60,10 @@ Result<ExistingResults> ScanResults(std::string_view content) {
 
 Result<std::unique_ptr<ResultsFile>> ResultsFile::Open(const std::string& path,
                                                        const Clock& clock) {
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_APPEND, 0644);
-  if (fd < 0) return Failed(path, "open");
-  std::unique_ptr<ResultsFile> file(new ResultsFile(fd, path, clock));
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+  UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_APPEND, 0644));
+  if (!fd.valid()) return Failed(path, "open");
+  std::unique_ptr<ResultsFile> file(new ResultsFile(std::move(fd), path, clock));
+  if (flock(file->fd_.get(), LOCK_EX | LOCK_NB) != 0) {
     return FailedPrecondition(
         fmt::format("{} is being written by another run; wait for it", Printable(path)));
   }
@@ -72,19 +72,18 @@ Result<std::unique_ptr<ResultsFile>> ResultsFile::Open(const std::string& path,
   if (!existing.ok()) return existing.status().WithContext(Printable(path));
   file->ids_ = std::move(existing->ids);
   file->repaired_bytes_ = content.size() - existing->whole_bytes;
-  if (file->repaired_bytes_ > 0 && ftruncate(fd, static_cast<off_t>(existing->whole_bytes)) != 0) {
+  if (file->repaired_bytes_ > 0 &&
+      ftruncate(file->fd_.get(), static_cast<off_t>(existing->whole_bytes)) != 0) {
     return Failed(path, "repair");
   }
   return file;
 }
 
-ResultsFile::~ResultsFile() { close(fd_); }
-
 Status ResultsFile::Append(const Json& line) {
   const std::string text = DumpJson(line) + "\n";
   size_t done = 0;
   while (done < text.size()) {
-    const ssize_t n = write(fd_, text.data() + done, text.size() - done);
+    const ssize_t n = write(fd_.get(), text.data() + done, text.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return Failed(path_, "write");
     done += static_cast<size_t>(n);
@@ -97,7 +96,7 @@ Status ResultsFile::Append(const Json& line) {
 Status ResultsFile::Sync() {
   synced_ = clock_.Now();
   // A pipe or a terminal cannot be synced, and need not be.
-  if (fdatasync(fd_) != 0 && errno != EINVAL) return Failed(path_, "write");
+  if (fdatasync(fd_.get()) != 0 && errno != EINVAL) return Failed(path_, "write");
   return OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include <unordered_set>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/status.h"
 
@@ -29,9 +30,6 @@ class ResultsFile {
  public:
   // Opens or creates `path`, locks it against a second run, repairs its end.
   static Result<std::unique_ptr<ResultsFile>> Open(const std::string& path, const Clock& clock);
-  ~ResultsFile();
-  ResultsFile(const ResultsFile&) = delete;
-  ResultsFile& operator=(const ResultsFile&) = delete;
 
   bool Has(const std::string& id) const { return ids_.contains(id); }
   size_t size() const { return ids_.size(); }
@@ -43,10 +41,10 @@ class ResultsFile {
   Status Sync();
 
  private:
-  ResultsFile(int fd, const std::string& path, const Clock& clock)
-      : fd_(fd), path_(path), clock_(clock), synced_(clock.Now()) {}
+  ResultsFile(UniqueFd fd, const std::string& path, const Clock& clock)
+      : fd_(std::move(fd)), path_(path), clock_(clock), synced_(clock.Now()) {}
 
-  const int fd_;
+  const UniqueFd fd_;
   const std::string path_;
   const Clock& clock_;
   std::unordered_set<std::string> ids_;

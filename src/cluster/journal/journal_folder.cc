@@ -90,22 +90,9 @@ Result<JournalFile> JournalFile::Create(const std::string& path) {
   return file;
 }
 
-JournalFile::JournalFile(JournalFile&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
-
-JournalFile& JournalFile::operator=(JournalFile&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  std::swap(path_, other.path_);
-  return *this;
-}
-
-JournalFile::~JournalFile() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 Status JournalFile::Write(std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+    const ssize_t written = ::write(fd_.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return Error("write");
     bytes.remove_prefix(static_cast<size_t>(written));
@@ -113,19 +100,16 @@ Status JournalFile::Write(std::string_view bytes) {
   return OkStatus();
 }
 
-Status JournalFile::Sync() { return ::fdatasync(fd_) == 0 ? OkStatus() : Error("sync"); }
+Status JournalFile::Sync() { return ::fdatasync(fd_.get()) == 0 ? OkStatus() : Error("sync"); }
 
 Status JournalFile::Error(const char* what) const {
   return Unavailable(fmt::format("cannot {} {}: {}", what, path_, std::strerror(errno)));
 }
 
 Status SyncFolder(const std::string& folder) {
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool synced = fd >= 0 && ::fsync(fd) == 0;
-  const int error = errno;
-  if (fd >= 0) ::close(fd);
-  if (synced) return OkStatus();
-  return Unavailable(fmt::format("cannot sync folder {}: {}", folder, std::strerror(error)));
+  const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.valid() && ::fsync(fd.get()) == 0) return OkStatus();
+  return Unavailable(fmt::format("cannot sync folder {}: {}", folder, std::strerror(errno)));
 }
 
 Status MoveFile(const std::string& from, const std::string& to) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/file.h"
 #include "base/status.h"
 
 namespace millrace::cluster {
@@ -31,9 +32,6 @@ class JournalFile {
  public:
   // kFailedPrecondition: the file exists.
   static Result<JournalFile> Create(const std::string& path);
-  JournalFile(JournalFile&& other) noexcept;
-  JournalFile& operator=(JournalFile&& other) noexcept;
-  ~JournalFile();
 
   Status Write(std::string_view bytes);
   Status Sync();
@@ -42,7 +40,7 @@ class JournalFile {
   JournalFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
   Status Error(const char* what) const;
 
-  int fd_;
+  UniqueFd fd_;
   std::string path_;
 };
 

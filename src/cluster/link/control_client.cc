@@ -193,7 +193,7 @@ bool Connected(grpc::Channel& channel, Duration limit) {
 
 // Whether something listens there, whatever it speaks.
 bool AcceptsConnections(const std::string& address) {
-  const Result<net::UniqueFd> socket = net::StartConnect(address);
+  const Result<UniqueFd> socket = net::StartConnect(address);
   if (!socket.ok()) return false;
   pollfd wait{socket->get(), POLLOUT, 0};
   return poll(&wait, 1, kProbeMs) == 1 && net::ConnectError(socket->get()).empty();

@@ -52,8 +52,8 @@ Result<std::shared_ptr<void>> Map(int fd, size_t bytes) {
   return std::shared_ptr<void>(data, [bytes](void* p) { munmap(p, bytes); });
 }
 
-Result<Fd> MakeMemory(size_t bytes) {
-  Fd fd(memfd_create("millrace-collective", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+Result<UniqueFd> MakeMemory(size_t bytes) {
+  UniqueFd fd(memfd_create("millrace-collective", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return OutOfSharedMemory(bytes);
   }
@@ -98,7 +98,7 @@ SlotCollective::Options SlotOptions(const SameHostOptions& options) {
 }
 
 Result<std::unique_ptr<Collective>> CreateGroup(const SameHostOptions& options, size_t bytes) {
-  MR_ASSIGN_OR_RETURN(Fd fd, MakeMemory(bytes));
+  MR_ASSIGN_OR_RETURN(UniqueFd fd, MakeMemory(bytes));
   MR_ASSIGN_OR_RETURN(std::shared_ptr<void> memory, Map(fd.get(), bytes));
   WriteHeader(options, *static_cast<SlotHeader*>(memory.get()));
   MR_ASSIGN_OR_RETURN(std::vector<Peer> peers, GatherRanks(options, fd.get()));

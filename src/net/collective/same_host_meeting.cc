@@ -115,7 +115,7 @@ Status SendAnswer(int socket, Answer answer, std::optional<int> memory) {
   return Errno("cannot reply to a rank");
 }
 
-Result<Fd> ReceiveAnswer(int socket, Answer& answer) {
+Result<UniqueFd> ReceiveAnswer(int socket, Answer& answer) {
   iovec part{&answer, sizeof answer};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr message = {};
@@ -124,13 +124,13 @@ Result<Fd> ReceiveAnswer(int socket, Answer& answer) {
   message.msg_control = control;
   message.msg_controllen = sizeof control;
   const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  Fd memory;
+  UniqueFd memory;
   const cmsghdr* header = CMSG_FIRSTHDR(&message);
   if (got >= 0 && header != nullptr && header->cmsg_type == SCM_RIGHTS &&
       header->cmsg_len == CMSG_LEN(sizeof(int))) {
     int fd;
     std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    memory = Fd(fd);
+    memory = UniqueFd(fd);
   }
   if (got != sizeof answer) return Unavailable("rank 0 disconnected before all ranks had joined");
   return memory;
@@ -144,7 +144,7 @@ class Host {
   }
 
   Status Listen() {
-    listener_ = Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    listener_ = UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const Address address = AddressOf(options_.meeting);
     if (!listener_.valid() || bind(listener_.get(), address.get(), address.length) != 0 ||
         listen(listener_.get(), kStrangersMax) != 0) {
@@ -160,9 +160,9 @@ class Host {
       if (Now() >= end) return Missing();
       MR_RETURN_IF_ERROR(CheckWanted(options_));
       std::vector<pollfd> fds = {{listener_.get(), POLLIN, 0}};
-      for (const Fd& stranger : strangers_) fds.push_back({stranger.get(), POLLIN, 0});
+      for (const UniqueFd& stranger : strangers_) fds.push_back({stranger.get(), POLLIN, 0});
       poll(fds.data(), fds.size(), SliceUntil(end));
-      std::vector<Fd> silent;
+      std::vector<UniqueFd> silent;
       for (size_t i = 0; i < strangers_.size(); ++i) {
         if (fds[i + 1].revents != 0) {
           Hear(std::move(strangers_[i]));
@@ -179,7 +179,7 @@ class Host {
   Result<std::vector<Peer>> Invite(int memory) {
     std::vector<Peer> peers;
     for (int r = 1; r < options_.size; ++r) {
-      Fd& socket = ranks_[static_cast<size_t>(r)];
+      UniqueFd& socket = ranks_[static_cast<size_t>(r)];
       MR_RETURN_IF_ERROR(SendAnswer(socket.get(), {}, memory));
       peers.push_back({r, std::move(socket)});
     }
@@ -188,12 +188,12 @@ class Host {
 
  private:
   void Accept() {
-    Fd stranger(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    UniqueFd stranger(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!stranger.valid() || !IsOurs(stranger.get()) || strangers_.size() >= kStrangersMax) return;
     strangers_.push_back(std::move(stranger));
   }
 
-  void Hear(Fd stranger) {
+  void Hear(UniqueFd stranger) {
     Hello hello;
     const ssize_t got = recv(stranger.get(), &hello, sizeof hello, MSG_DONTWAIT);
     if (got != sizeof hello || hello.proof != proof_) return;  // not a rank of this group
@@ -212,13 +212,14 @@ class Host {
       return Verdict::kOtherSize;
     }
     if (hello.rank <= 0 || hello.rank >= options_.size) return Verdict::kTwice;
-    const Fd& known = ranks_[static_cast<size_t>(hello.rank)];
+    const UniqueFd& known = ranks_[static_cast<size_t>(hello.rank)];
     // A rank that died while it waited may be replaced.
     return known.valid() && !IsGone(known.get()) ? Verdict::kTwice : Verdict::kWelcome;
   }
 
   bool Complete() const {
-    return std::all_of(ranks_.begin() + 1, ranks_.end(), [](const Fd& fd) { return fd.valid(); });
+    return std::all_of(ranks_.begin() + 1, ranks_.end(),
+                       [](const UniqueFd& fd) { return fd.valid(); });
   }
 
   Status Missing() const {
@@ -233,9 +234,9 @@ class Host {
 
   const SameHostOptions& options_;
   const Digest proof_;
-  Fd listener_;
-  std::vector<Fd> strangers_;
-  std::vector<Fd> ranks_;  // by rank; rank 0's is empty
+  UniqueFd listener_;
+  std::vector<UniqueFd> strangers_;
+  std::vector<UniqueFd> ranks_;  // by rank; rank 0's is empty
 };
 
 Status VerdictStatus(const SameHostOptions& options, const Answer& answer) {
@@ -255,10 +256,10 @@ Status VerdictStatus(const SameHostOptions& options, const Answer& answer) {
 }
 
 // Connects to rank 0 as soon as it listens.
-Result<Fd> Connect(const SameHostOptions& options, Time end) {
+Result<UniqueFd> Connect(const SameHostOptions& options, Time end) {
   const Address address = AddressOf(options.meeting);
   for (;;) {
-    Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd.valid()) return Errno("cannot create a socket");
     if (connect(fd.get(), address.get(), address.length) == 0) return fd;
     // EAGAIN: the queue of rank 0 is full.
@@ -274,10 +275,6 @@ Result<Fd> Connect(const SameHostOptions& options, Time end) {
 
 }  // namespace
 
-Fd::~Fd() {
-  if (fd_ >= 0) close(fd_);
-}
-
 Result<std::vector<Peer>> GatherRanks(const SameHostOptions& options, int memory) {
   if (options.size == 1) return std::vector<Peer>();
   Host host(options);
@@ -288,7 +285,7 @@ Result<std::vector<Peer>> GatherRanks(const SameHostOptions& options, int memory
 
 Result<Invitation> MeetRankZero(const SameHostOptions& options) {
   const Time end = Now() + options.join_within;
-  MR_ASSIGN_OR_RETURN(Fd socket, Connect(options, end));
+  MR_ASSIGN_OR_RETURN(UniqueFd socket, Connect(options, end));
   if (!IsOurs(socket.get())) {
     return FailedPrecondition("another user uses this collective's meeting name");
   }
@@ -308,7 +305,7 @@ Result<Invitation> MeetRankZero(const SameHostOptions& options) {
     }
   }
   Answer answer;
-  MR_ASSIGN_OR_RETURN(Fd memory, ReceiveAnswer(socket.get(), answer));
+  MR_ASSIGN_OR_RETURN(UniqueFd memory, ReceiveAnswer(socket.get(), answer));
   MR_RETURN_IF_ERROR(VerdictStatus(options, answer));
   if (!memory.valid()) return FailedPrecondition("rank 0 sent no shared memory");
   return Invitation{std::move(memory), {0, std::move(socket)}};

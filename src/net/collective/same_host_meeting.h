@@ -8,38 +8,22 @@
 
 #include <vector>
 
+#include "base/file.h"
 #include "base/status.h"
 #include "net/collective/same_host_collective.h"
 
 namespace millrace::net {
 
-// A file descriptor, closed by the destructor.
-class Fd {
- public:
-  explicit Fd(int fd = -1) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  Fd& operator=(Fd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Fd();
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
-
 struct Peer {
   int rank = 0;
-  Fd socket;
+  UniqueFd socket;
 };
 
 // Rank 0: waits for the others and passes `memory` to each.
 Result<std::vector<Peer>> GatherRanks(const SameHostOptions& options, int memory);
 
 struct Invitation {
-  Fd memory;
+  UniqueFd memory;
   Peer rank_zero;
 };
 // Any other rank.

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/status.h"
-#include "net/listener.h"
 #include "net/tls.h"
 
 namespace millrace::net {

@@ -12,7 +12,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "net/listener.h"
+#include "base/file.h"
 #include "net/shared_memory.h"
 
 namespace millrace::net {

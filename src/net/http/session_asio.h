@@ -21,12 +21,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/file.h"
 #include "base/mutex.h"
 #include "net/http/body_memory.h"
 #include "net/http/http1.h"
 #include "net/http/http_server.h"
 #include "net/http/reply_queue.h"
-#include "net/listener.h"
 #include "net/tls.h"
 
 namespace millrace::net {

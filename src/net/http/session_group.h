@@ -7,9 +7,9 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "net/http/body_memory.h"
 #include "net/http/http_server.h"
-#include "net/listener.h"
 #include "net/tls.h"
 
 namespace millrace::net {

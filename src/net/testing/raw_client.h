@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "base/clock.h"
-#include "net/listener.h"
+#include "base/file.h"
 
 namespace millrace::net {
 

@@ -35,27 +35,15 @@ Result<FileLock> FileLock::Take(const std::string& path, const std::function<Sta
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   for (;;) {
-    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (fd < 0) return CannotLock(path);
-    FileLock lock(fd);
-    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) {
-      if (StillNamed(fd, path)) return lock;
+    UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    if (!fd.valid()) return CannotLock(path);
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) {
+      if (StillNamed(fd.get(), path)) return FileLock(std::move(fd));
     } else if (errno != EWOULDBLOCK && errno != EINTR) {
       return CannotLock(path);
     }
     MR_RETURN_IF_ERROR(wait());
   }
-}
-
-FileLock::FileLock(FileLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-
-FileLock& FileLock::operator=(FileLock&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-FileLock::~FileLock() {
-  if (fd_ >= 0) ::close(fd_);
 }
 
 }  // namespace millrace::ops

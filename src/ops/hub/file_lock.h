@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "base/file.h"
 #include "base/status.h"
 
 namespace millrace::ops {
@@ -14,13 +15,10 @@ class FileLock {
   // Creates the file and its folders. While another process has the lock, asks `wait` (which
   // sleeps) again and again, and returns its first error.
   static Result<FileLock> Take(const std::string& path, const std::function<Status()>& wait);
-  FileLock(FileLock&& other) noexcept;
-  FileLock& operator=(FileLock&& other) noexcept;
-  ~FileLock();
 
  private:
-  explicit FileLock(int fd) : fd_(fd) {}
-  int fd_;
+  explicit FileLock(UniqueFd fd) : fd_(std::move(fd)) {}
+  UniqueFd fd_;
 };
 
 }  // namespace millrace::ops

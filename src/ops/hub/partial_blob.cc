@@ -30,22 +30,20 @@ Status FileError(const char* what, const std::string& path) {
 
 std::string PartialPath(const std::string& path) { return path + ".incomplete"; }
 
-PartialBlob::PartialBlob(std::string path, const HubBlob& blob, int fd)
+PartialBlob::PartialBlob(std::string path, const HubBlob& blob, UniqueFd fd)
     : path_(std::move(path)),
       partial_path_(PartialPath(path_)),
       blob_(blob),
-      fd_(fd),
+      fd_(std::move(fd)),
       digest_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {}
-
-PartialBlob::~PartialBlob() { ::close(fd_); }
 
 Result<std::unique_ptr<PartialBlob>> PartialBlob::Open(std::string path, const HubBlob& blob) {
   const std::string partial = PartialPath(path);
-  const int fd = ::open(partial.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (fd < 0) return FileError("write", partial);
-  std::unique_ptr<PartialBlob> open(new PartialBlob(std::move(path), blob, fd));
+  UniqueFd fd(::open(partial.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
   struct stat info {};
-  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) return FileError("write", partial);
+  if (!fd.valid() || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode))
+    return FileError("write", partial);
+  std::unique_ptr<PartialBlob> open(new PartialBlob(std::move(path), blob, std::move(fd)));
   if (info.st_size > blob.bytes) {
     MR_RETURN_IF_ERROR(open->StartAnew());
   } else {
@@ -74,7 +72,7 @@ Status PartialBlob::HashWhatIsThere() {
   BeginDigest();
   std::vector<char> buffer(kReadBytes);
   for (;;) {
-    const ssize_t n = ::read(fd_, buffer.data(), buffer.size());
+    const ssize_t n = ::read(fd_.get(), buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return FileError("read", partial_path_);
     if (n == 0) return OkStatus();
@@ -84,7 +82,7 @@ Status PartialBlob::HashWhatIsThere() {
 }
 
 Status PartialBlob::StartAnew() {
-  if (::ftruncate(fd_, 0) != 0 || ::lseek(fd_, 0, SEEK_SET) != 0) {
+  if (::ftruncate(fd_.get(), 0) != 0 || ::lseek(fd_.get(), 0, SEEK_SET) != 0) {
     return FileError("write", partial_path_);
   }
   bytes_ = 0;
@@ -100,7 +98,7 @@ Status PartialBlob::Append(std::string_view part) {
   }
   MR_CHECK(EVP_DigestUpdate(digest_.get(), part.data(), part.size()) == 1);
   while (!part.empty()) {
-    const ssize_t n = ::write(fd_, part.data(), part.size());
+    const ssize_t n = ::write(fd_.get(), part.data(), part.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return FileError("write", partial_path_);
     bytes_ += n;
@@ -119,7 +117,7 @@ Status PartialBlob::Finish(const std::string& what) {
                     what, blob_.digest == BlobDigest::kGitSha1 ? "git blob id" : "SHA-256", digest,
                     blob_.etag));
   }
-  if (::fdatasync(fd_) != 0) return FileError("write", partial_path_);
+  if (::fdatasync(fd_.get()) != 0) return FileError("write", partial_path_);
   if (::rename(partial_path_.c_str(), path_.c_str()) != 0) return FileError("name", path_);
   return OkStatus();
 }

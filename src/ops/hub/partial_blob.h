@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/file.h"
 #include "base/status.h"
 #include "ops/hub/listing.h"
 
@@ -19,7 +20,6 @@ class PartialBlob {
  public:
   // `path`: the finished file.
   static Result<std::unique_ptr<PartialBlob>> Open(std::string path, const HubBlob& blob);
-  ~PartialBlob();
 
   int64_t bytes() const { return bytes_; }
   // kDataLoss beyond the blob's size.
@@ -30,14 +30,14 @@ class PartialBlob {
   Status Finish(const std::string& what);
 
  private:
-  PartialBlob(std::string path, const HubBlob& blob, int fd);
+  PartialBlob(std::string path, const HubBlob& blob, UniqueFd fd);
   Status HashWhatIsThere();
   void BeginDigest();
   std::string TakeDigest();
 
   const std::string path_, partial_path_;
   const HubBlob blob_;
-  const int fd_;
+  const UniqueFd fd_;
   const std::unique_ptr<evp_md_ctx_st, void (*)(evp_md_ctx_st*)> digest_;
   int64_t bytes_ = 0;
 };

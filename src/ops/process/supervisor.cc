@@ -36,7 +36,7 @@ Duration RestartPause(const SupervisorOptions& options, int deaths) {
 Result<std::unique_ptr<Supervisor>> Supervisor::Start(SupervisorOptions options,
                                                       std::vector<ChildSpec> children) {
   std::unique_ptr<Supervisor> made(new Supervisor(std::move(options), std::move(children)));
-  if (!made->wake_.open()) return FailedPrecondition("cannot make an event descriptor");
+  if (!made->wake_.valid()) return FailedPrecondition("cannot make an event descriptor");
   // The thread that spawns must live as long as the children: PR_SET_PDEATHSIG refers to it.
   made->thread_ = std::thread([raw = made.get()] { raw->Run(); });
   MutexLock lock(made->mutex_);

@@ -17,6 +17,7 @@
 
 #include "base/child_process.h"
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/mutex.h"
 #include "base/status.h"
 
@@ -81,7 +82,7 @@ class Supervisor {
 
   const SupervisorOptions options_;
   const SteadyClock clock_;
-  OwnedFd wake_;
+  UniqueFd wake_;
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/file.h"
 #include "base/statistics.h"
 
 namespace millrace::ops {
@@ -31,28 +32,20 @@ class Socket {
  public:
   Socket() = default;
   explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Socket() {
-    if (fd_ >= 0) close(fd_);
-  }
-  bool ok() const { return fd_ >= 0; }
-  int fd() const { return fd_; }
+  bool ok() const { return fd_.valid(); }
+  int fd() const { return fd_.get(); }
 
   // If the other side dies, the measurement ends instead of hanging.
   void Configure() const {
     const int one = 1;
-    setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    setsockopt(fd(), IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     const timeval limit = {.tv_sec = kTimeoutSeconds, .tv_usec = 0};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-    setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+    setsockopt(fd(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    setsockopt(fd(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
   }
   bool SendAll(const char* data, size_t size) const {
     while (size > 0) {
-      const ssize_t sent = send(fd_, data, size, MSG_NOSIGNAL);
+      const ssize_t sent = send(fd(), data, size, MSG_NOSIGNAL);
       if (sent <= 0) return false;
       data += sent;
       size -= static_cast<size_t>(sent);
@@ -61,7 +54,7 @@ class Socket {
   }
   bool ReceiveAll(char* data, size_t size) const {
     while (size > 0) {
-      const ssize_t got = recv(fd_, data, size, 0);
+      const ssize_t got = recv(fd(), data, size, 0);
       if (got <= 0) return false;
       data += got;
       size -= static_cast<size_t>(got);
@@ -70,7 +63,7 @@ class Socket {
   }
 
  private:
-  int fd_ = -1;
+  UniqueFd fd_;
 };
 
 struct Ends {
