@@ -13,13 +13,13 @@
 #include "apps/common/private_folder.h"
 #include "base/host_memory.h"
 #include "base/log.h"
+#include "cluster/worker/worker_model.h"
 #include "ops/process/supervisor.h"
 
 namespace millrace::apps {
 namespace {
 
 constexpr int kWorkersMax = 256, kWorkersDefault = 2;
-constexpr double kKvMemoryShare = 0.4;  // of what is free, for all workers together
 
 struct UpFlags {
   ServeFlags serve;
@@ -58,8 +58,8 @@ int64_t KvBytesOfEach(const UpFlags& flags, int workers, const LocalModel& model
   if (engine.num_blocks) {
     return int64_t{*engine.num_blocks} * engine.block_size * model.spec.KvBytesPerToken();
   }
-  const auto share =
-      static_cast<int64_t>(kKvMemoryShare * static_cast<double>(ReadMemoryAvailable().bytes));
+  const auto share = static_cast<int64_t>(cluster::kKvMemoryShare *
+                                          static_cast<double>(ReadMemoryAvailable().bytes));
   return std::max<int64_t>(1, engine.kv_bytes.value_or(share) / workers);
 }
 

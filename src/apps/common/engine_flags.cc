@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "cluster/worker/worker_model.h"
 
 namespace millrace::apps {
 namespace {
@@ -13,8 +14,6 @@ constexpr char kModelGroup[] = "Model";
 constexpr char kMemoryGroup[] = "Memory and scheduling";
 constexpr int kBlocksMax = 1 << 28;
 constexpr double kMemoryShareMost = 0.9;  // for KV that is asked for; computing needs the rest
-// Without --kv-cache-memory, the KV cache takes at most this share of the free memory.
-constexpr double kMemoryShare = 0.4;
 
 Status SetBlockSize(const std::string& text, int* target) {
   const auto value = ParseInt(text);
@@ -253,8 +252,9 @@ Result<KvPlan> PlanKv(const EngineFlags& flags, const KvDemand& demand) {
         static_cast<int>(std::min<int64_t>(*flags.kv_bytes / demand.bytes_per_block, kBlocksMax));
     plan.reason = "--kv-cache-memory";
   } else {
-    const auto share = static_cast<int64_t>(
-        kMemoryShare * static_cast<double>(std::max<int64_t>(demand.available_bytes, 0)));
+    const auto share =
+        static_cast<int64_t>(cluster::kKvMemoryShare *
+                             static_cast<double>(std::max<int64_t>(demand.available_bytes, 0)));
     const int64_t fit = share / demand.bytes_per_block;
     const int64_t useful = int64_t{flags.max_num_seqs} * Blocks(wanted_len, flags.block_size);
     plan.num_blocks = static_cast<int>(std::min({fit, useful, int64_t{kBlocksMax}}));

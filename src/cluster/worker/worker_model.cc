@@ -26,7 +26,6 @@ namespace {
 
 constexpr std::chrono::seconds kNoSourcePause{2};
 constexpr std::chrono::milliseconds kWantedPoll{50};
-constexpr double kKvMemoryShare = 0.4;  // of the free memory, as for a model in one process
 
 Result<std::shared_ptr<net::Collective>> JoinGroup(const LoadShard& load,
                                                    const ShardProgressFn& progress) {

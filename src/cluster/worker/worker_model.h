@@ -22,12 +22,15 @@ enum class WeightsFrom {
   kPeer,  // other workers, and the disk when they have none
 };
 
+// Of the free memory, for KV that has no size of its own.
+inline constexpr double kKvMemoryShare = 0.4;
+
 struct WorkerModelOptions {
   std::string folder;
   bool on_disk = true;                      // the folder has all of it
   std::shared_ptr<WeightExchange> weights;  // tried first; null: only the disk
   int threads = 1;
-  std::optional<int64_t> kv_bytes;  // for all its pipelines; none: a share of the free memory
+  std::optional<int64_t> kv_bytes;  // for all its pipelines; none: kKvMemoryShare
   // What a load may take beside weights that are loaded already; none: what these and their KV
   // leave.
   std::optional<int64_t> extra_bytes;
