@@ -76,7 +76,7 @@ Json Curve(sim::PlacementEvaluator& evaluator, const Setting& setting, const Sys
     }
     curve.push_back({{"requests_per_s_per_gpu", rate},
                      {"both_pct", 100 * mean},
-                     {"half_width_pct", 100 * plan::ConfidenceHalfWidth(both.data(), kSeeds)},
+                     {"half_width_pct", 100 * ConfidenceHalfWidth(both)},
                      {"ttft_pct", 100 * ttft},
                      {"tpot_pct", 100 * tpot}});
   }

@@ -142,6 +142,12 @@ TEST(Statistics, AgreesWithNumpy) {
   EXPECT_DOUBLE_EQ(Percentile({7}, 99), 7);
 }
 
+TEST(Statistics, ConfidenceIsStudents) {
+  EXPECT_EQ(ConfidenceHalfWidth(std::vector<double>{3}), 0);
+  const std::vector<double> four = {1, 2, 3, 4};  // s = 1.29099, t(3) = 3.182
+  EXPECT_NEAR(ConfidenceHalfWidth(four), 3.182 * 1.2909944 / 2, 1e-6);
+}
+
 TEST(Statistics, PercentileMatchesSortingOnRandomSamples) {
   Rng rng(3);
   for (int round = 0; round < 200; ++round) {

@@ -7,6 +7,17 @@
 #include "base/check.h"
 
 namespace millrace {
+namespace {
+
+// 97.5 % points of Student's t for 1, 2, ... degrees of freedom; beyond them, that of the normal
+// distribution.
+constexpr double kStudent[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
+                               2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+                               2.110,  2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
+                               2.060,  2.056, 2.052, 2.048, 2.045, 2.042};
+constexpr double kNormal = 1.96;
+
+}  // namespace
 
 double Mean(const std::vector<double>& sample) {
   if (sample.empty()) return 0;
@@ -34,5 +45,16 @@ double Percentile(std::vector<double> sample, double percent) {
 }
 
 double Median(std::vector<double> sample) { return Percentile(std::move(sample), 50); }
+
+double ConfidenceHalfWidth(std::span<const double> sample) {
+  if (sample.size() < 2) return 0;
+  const size_t freedom = sample.size() - 1;
+  const double t = freedom <= std::size(kStudent) ? kStudent[freedom - 1] : kNormal;
+  const auto n = static_cast<double>(sample.size());
+  const double mean = std::accumulate(sample.begin(), sample.end(), 0.0) / n;
+  double squares = 0;
+  for (const double x : sample) squares += (x - mean) * (x - mean);
+  return t * std::sqrt(squares / (n - 1) / n);
+}
 
 }  // namespace millrace

@@ -209,7 +209,7 @@ TEST(Metrics, CountsRequestsTokensAndTimes) {
   options.duration_s = 4;
   options.request_rate = 2;
   options.max_concurrency = 8;
-  options.goodput = *ParseGoodput({"ttft:200", "tpot:150"});
+  options.goodput = *ParseGoodputLimits({"ttft:200", "tpot:150"});
   options.metrics = {"ttft", "tpot", "itl", "e2el"};
   options.percentiles = {50, 99.9};
   options.orca = true;
@@ -258,10 +258,10 @@ TEST(Metrics, ARunWithoutSuccessesIsReported) {
 }
 
 TEST(Metrics, OptionTextsAreChecked) {
-  EXPECT_FALSE(ParseGoodput({"ttft"}).ok());
-  EXPECT_FALSE(ParseGoodput({"ttft:x"}).ok());
-  EXPECT_FALSE(ParseGoodput({"itl:5"}).ok());
-  EXPECT_FALSE(ParseGoodput({"ttft:-1"}).ok());
+  EXPECT_FALSE(ParseGoodputLimits({"ttft"}).ok());
+  EXPECT_FALSE(ParseGoodputLimits({"ttft:x"}).ok());
+  EXPECT_FALSE(ParseGoodputLimits({"itl:5"}).ok());
+  EXPECT_FALSE(ParseGoodputLimits({"ttft:-1"}).ok());
   EXPECT_FALSE(ParseMetricNames("ttft,latency").ok());
   EXPECT_FALSE(ParsePercentiles("50,").ok());
   EXPECT_FALSE(ParsePercentiles("101").ok());

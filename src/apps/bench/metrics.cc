@@ -33,7 +33,7 @@ struct Totals {
   std::vector<double> ttfts, tpots, itls, e2els, per_token;  // seconds
 };
 
-Totals Sum(const std::vector<Outcome>& outcomes, const Goodput& goodput) {
+Totals Sum(const std::vector<Outcome>& outcomes, const GoodputLimits& goodput) {
   Totals totals;
   for (const Outcome& o : outcomes) {
     if (!o.ok()) {
@@ -196,13 +196,13 @@ void AddThroughput(const Totals& totals, const std::vector<Outcome>& outcomes,
 
 }  // namespace
 
-bool Goodput::Holds(const Outcome& outcome) const {
+bool GoodputLimits::Holds(const Outcome& outcome) const {
   return limits.KeepsTtft(outcome.ttft_s) && limits.KeepsTpot(outcome.TpotSeconds()) &&
          (!e2el_s || outcome.latency_s <= *e2el_s);
 }
 
-Result<Goodput> ParseGoodput(const std::vector<std::string>& pairs) {
-  Goodput goodput;
+Result<GoodputLimits> ParseGoodputLimits(const std::vector<std::string>& pairs) {
+  GoodputLimits goodput;
   for (const std::string& pair : pairs) {
     const size_t colon = pair.find(':');
     const auto value = ParseReal(colon == std::string::npos ? "" : pair.substr(colon + 1));

@@ -31,20 +31,20 @@ struct Outcome {
 
 // The limits that a request must meet to count as good (DistServe's goodput): those of --slo, and
 // the end-to-end latency that vLLM's --goodput also limits.
-struct Goodput {
+struct GoodputLimits {
   LatencyLimits limits;
   std::optional<double> e2el_s;
   bool any() const { return limits.any() || e2el_s; }
   bool Holds(const Outcome& outcome) const;
 };
 // Parses {"ttft:200", "tpot:50"}, in milliseconds.
-Result<Goodput> ParseGoodput(const std::vector<std::string>& pairs);
+Result<GoodputLimits> ParseGoodputLimits(const std::vector<std::string>& pairs);
 
 struct ReportOptions {
   double duration_s = 0;
   std::optional<int> max_concurrency;
   double request_rate = 0;  // infinity: all at once
-  Goodput goodput;
+  GoodputLimits goodput;
   std::vector<std::string> metrics = {"ttft", "tpot", "itl"};  // and "e2el"
   std::vector<double> percentiles = {99};
   bool orca = false;  // adds Orca's median of latency per generated token (OSDI'22, 6.2)

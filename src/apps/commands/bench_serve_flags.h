@@ -28,7 +28,7 @@ struct BenchServeFlags {
   int num_warmups = 0;
   // Report
   LatencyLimits slo;
-  Goodput goodput;  // the same limits in vLLM's syntax
+  GoodputLimits goodput;  // the same limits in vLLM's syntax
   std::string percentile_metrics = "ttft,tpot,itl", metric_percentiles = "99";
   bool save_result = false, save_detailed = false, disable_progress = false;
   std::string result_dir, result_filename;

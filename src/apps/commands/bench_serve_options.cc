@@ -67,7 +67,7 @@ void AddReportOptions(Command& command, BenchServeFlags* flags) {
   goodput.value_name = "METRIC:MS";
   goodput.arity = Arity::kMany;
   goodput.set = [flags](const std::vector<std::string>& values) {
-    MR_ASSIGN_OR_RETURN(flags->goodput, ParseGoodput(values));
+    MR_ASSIGN_OR_RETURN(flags->goodput, ParseGoodputLimits(values));
     return OkStatus();
   };
   command.Add(kGroup, SloOption(&flags->slo), kSloHelp);

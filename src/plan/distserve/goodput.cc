@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/statistics.h"
 
 namespace millrace::plan {
 namespace {
@@ -62,20 +63,6 @@ class Bisection {
 
 }  // namespace
 
-double ConfidenceHalfWidth(const double* values, int count) {
-  if (count < 2) return 0;
-  // Student's t at 97.5 %, by degrees of freedom.
-  static constexpr double kStudent[] = {12.706, 4.303, 3.182, 2.776, 2.571,
-                                        2.447,  2.365, 2.306, 2.262, 2.228};
-  constexpr double kNormal = 1.96;
-  const size_t degrees = static_cast<size_t>(count) - 1;
-  const double t = degrees <= std::size(kStudent) ? kStudent[degrees - 1] : kNormal;
-  double mean = 0, squares = 0;
-  for (int i = 0; i < count; ++i) mean += values[i] / count;
-  for (int i = 0; i < count; ++i) squares += (values[i] - mean) * (values[i] - mean);
-  return t * std::sqrt(squares / static_cast<double>(degrees) / count);
-}
-
 Goodput FindGoodput(const TrialFn& trial, const GoodputOptions& options, double guess) {
   MR_CHECK(options.seeds >= 1 && options.precision > 0 && options.rate_min > 0)
       << options.seeds << " seeds, precision " << options.precision;
@@ -88,7 +75,7 @@ Goodput FindGoodput(const TrialFn& trial, const GoodputOptions& options, double 
     if (rate > 0) guess = rate;
   }
   for (const double rate : rates) out.requests_per_s += rate / options.seeds;
-  out.half_width = ConfidenceHalfWidth(rates.data(), options.seeds);
+  out.half_width = ConfidenceHalfWidth(rates);
   out.seeds = options.seeds;
   return out;
 }

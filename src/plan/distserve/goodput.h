@@ -42,7 +42,4 @@ Goodput FindGoodput(const TrialFn& trial, const GoodputOptions& options, double 
 // "TTFT" or "TPOT", the one that fewer requests meet.
 std::string LimitingMetric(const Attainment& attainment);
 
-// Half the width of the 95 % confidence interval of the mean. 0 for fewer than two values.
-double ConfidenceHalfWidth(const double* values, int count);
-
 }  // namespace millrace::plan

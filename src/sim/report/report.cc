@@ -7,18 +7,11 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/statistics.h"
 #include "cost/link_model.h"
 
 namespace millrace::sim {
 namespace {
-
-// 97.5 % points of Student's t for 1, 2, ... degrees of freedom; beyond them, that of the normal
-// distribution.
-constexpr double kStudent[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
-                               2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-                               2.110,  2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
-                               2.060,  2.056, 2.052, 2.048, 2.045, 2.042};
-constexpr double kNormal = 1.96;
 
 // A queue grows if it took this share of the arrivals, and more than its own fluctuation.
 constexpr double kGrowthShare = 0.02;
@@ -75,14 +68,9 @@ InstanceSummary SummarizeInstance(std::span<const ServiceReport> runs, size_t in
 
 Interval MeanInterval(std::span<const double> values) {
   if (values.empty()) return {};
-  const auto n = static_cast<double>(values.size());
-  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / n;
-  if (values.size() == 1) return {mean, mean, mean};
-  double squares = 0;
-  for (const double v : values) squares += (v - mean) * (v - mean);
-  const size_t freedom = values.size() - 1;
-  const double t = freedom <= std::size(kStudent) ? kStudent[freedom - 1] : kNormal;
-  const double half = t * std::sqrt(squares / (n - 1) / n);
+  const double mean =
+      std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  const double half = ConfidenceHalfWidth(values);
   return {mean, mean - half, mean + half};
 }
 
