@@ -6,7 +6,7 @@
 
 namespace millrace::apps {
 
-std::string TextTable(const std::vector<std::vector<std::string>>& rows) {
+std::string TextTable(const std::vector<std::vector<std::string>>& rows, std::string_view sides) {
   std::vector<size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
@@ -15,7 +15,11 @@ std::string TextTable(const std::vector<std::vector<std::string>>& rows) {
   std::string out;
   for (const auto& row : rows) {
     std::string line;
-    for (size_t i = 0; i < row.size(); ++i) line += fmt::format("{:<{}}  ", row[i], widths[i]);
+    for (size_t i = 0; i < row.size(); ++i) {
+      const bool right = i < sides.size() && sides[i] == 'r';
+      line += right ? fmt::format("{:>{}}  ", row[i], widths[i])
+                    : fmt::format("{:<{}}  ", row[i], widths[i]);
+    }
     out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
   return out;

@@ -9,6 +9,7 @@
 
 #include "apps/cluster/json_fields.h"
 #include "apps/common/local_time.h"
+#include "apps/common/text_table.h"
 
 namespace millrace::apps {
 namespace {
@@ -87,23 +88,22 @@ Json FleetJson(const FleetSpec& spec, const FleetStatus& status) {
 }
 
 std::string FleetText(const Json& fleet) {
-  std::string text =
-      fmt::format("{:<20} {:<10} {:>9} {:>7} {:>8} {:>9} {:>9} {:>8}\n", "KIND", "PROVIDER",
-                  "USD/h", "WANTED", "SERVING", "ON ORDER", "DRAINING", "LEAVING");
+  std::vector<std::vector<std::string>> rows = {
+      {"KIND", "PROVIDER", "USD/h", "WANTED", "SERVING", "ON ORDER", "DRAINING", "LEAVING"}};
   std::string troubles;
   for (const Json& kind : ObjectsField(fleet, "kinds")) {
     const std::string name = TextField(kind, "name", 20);
-    text += fmt::format("{:<20} {:<10} {:>9} {:>7} {:>8} {:>9} {:>9} {:>8}\n", name,
-                        TextField(kind, "provider"), Number(kind, "usd_per_h", 4),
-                        Number(kind, "wanted", 6), IntegerField(kind, "serving"),
-                        IntegerField(kind, "on_order"), IntegerField(kind, "draining"),
-                        IntegerField(kind, "leaving"));
+    rows.push_back({name, TextField(kind, "provider"), Number(kind, "usd_per_h", 4),
+                    Number(kind, "wanted", 6)});
+    for (const char* count : {"serving", "on_order", "draining", "leaving"}) {
+      rows.back().push_back(fmt::to_string(IntegerField(kind, count)));
+    }
     if (const std::string trouble = TextField(kind, "trouble", kFleetTextBytesMax);
         !trouble.empty()) {
       troubles += fmt::format("{}: {}\n", name, trouble);
     }
   }
-  text += troubles;
+  std::string text = TextTable(rows, "llrrrrrr") + troubles;
   text +=
       fmt::format("\nload {} requests/s; the machines that serve answer {} ({} times the file)\n",
                   Number(fleet, "requests_per_s", 3), Number(fleet, "capacity_requests_per_s", 3),

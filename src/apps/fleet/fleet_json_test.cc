@@ -40,8 +40,8 @@ TEST(FleetJsonTest, WhatIsNotKnownIsNullAndNoNumber) {
 TEST(FleetJsonTest, TextForPeople) {
   const std::string text = FleetText(FleetJson(SomeSpec(), SomeStatus()));
   const auto has = [&](std::string_view part) { return text.find(part) != std::string::npos; };
-  EXPECT_TRUE(has("spot                 exec            0.35       3        2         1")) << text;
-  EXPECT_TRUE(has("own                  none               -       -        1")) << text;
+  EXPECT_TRUE(has("spot  exec       0.35       3        2         1")) << text;
+  EXPECT_TRUE(has("own   none          -       -        1")) << text;
   EXPECT_TRUE(has("spot: slow\\n\n")) << text;
   EXPECT_TRUE(has("cost 0.7 USD/h of 4; per million tokens - USD now, 0.25 USD over")) << text;
   EXPECT_TRUE(has("asks for 1 (load)")) << text;
