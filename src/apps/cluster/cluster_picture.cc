@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "apps/plan/report.h"
 #include "base/units.h"
 
 namespace millrace::apps {
@@ -227,21 +227,9 @@ class Picture {
       kv = row.stages == 1 ? "not up" : fmt::format("{} not up", row.stages - row.up);
       share.clear();
     }
-    Put(fmt::format("{:<{}}[{}] {:<9}{:>5} {:>5}  {:>13} {:>6}", row.name, width_, Bar(row.layers),
-                    LayersText({row.layers}), FormatCount(row.running), FormatCount(row.waiting),
-                    kv, share));
-  }
-
-  // The layers among all, from left to right.
-  std::string Bar(LayerRange layers) const {
-    std::string bar(kBarWidth, '.');
-    const auto cell = [&](int layer) {
-      return static_cast<int>(std::lround(double{kBarWidth} * layer / std::max(1, layers_)));
-    };
-    const int begin = std::clamp(cell(layers.begin), 0, kBarWidth - 1);
-    const int end = std::clamp(cell(layers.end), begin + 1, kBarWidth);
-    std::fill(bar.begin() + begin, bar.begin() + end, '#');
-    return bar;
+    Put(fmt::format("{:<{}}[{}] {:<9}{:>5} {:>5}  {:>13} {:>6}", row.name, width_,
+                    LayerBar(row.layers, layers_, kBarWidth), LayersText({row.layers}),
+                    FormatCount(row.running), FormatCount(row.waiting), kv, share));
   }
 
   void PutEdges(const EdgeEnd& from) {

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 
 #include "apps/plan/report.h"
 #include "plan/io/plan_yaml.h"
 #include "plan/rank_plans.h"
+#include "sim/report/svg.h"
 
 namespace millrace::apps {
 namespace {
@@ -19,30 +19,17 @@ constexpr double kLineMax = 9, kLineMin = 0.8, kMoveMax = 4;
 constexpr const char* kColours[] = {"#4c78a8", "#f58518", "#54a24b", "#b279a2",
                                     "#e45756", "#72b7b2", "#9d755d", "#eeca3b"};
 
-std::string Escaped(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      default: out += c;
-    }
-  }
-  return out;
-}
+double HeightOf(const Plan& plan) { return kRowHeight * static_cast<double>(plan.stages.size()); }
 
 class Drawing {
  public:
   Drawing(const Plan& plan, const ClusterSpec& cluster)
-      : plan_(plan), cluster_(cluster), order_(plan.stages.size()), row_(plan.stages.size()) {
-    std::iota(order_.begin(), order_.end(), 0);
-    std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
-      const auto key = [&](size_t i) {
-        return std::pair(plan.stages[i].role, plan.stages[i].layers);
-      };
-      return key(a) < key(b);
-    });
+      : plan_(plan),
+        cluster_(cluster),
+        order_(StageOrder(plan)),
+        row_(plan.stages.size()),
+        svg_(static_cast<int>(kLabelWidth + kChartWidth + kRight),
+             static_cast<int>(kTop + HeightOf(plan) + 24)) {
     for (const PlanEdge& edge : plan.edges) {
       if (!edge.from) entering_[edge.phase] += edge.tokens_per_s;
     }
@@ -53,34 +40,26 @@ class Drawing {
     }
   }
 
-  std::string Svg() {
-    const double height = kTop + kRowHeight * static_cast<double>(order_.size()) + 24;
-    const double width = kLabelWidth + kChartWidth + kRight;
-    out_ = fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{:.0f}\" height=\"{:.0f}\" viewBox=\"0 "
-        "0 "
-        "{:.0f} {:.0f}\" font-family=\"sans-serif\" font-size=\"12\">\n"
-        "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+  std::string Draw() {
+    svg_.Add(
         "<defs><marker id=\"arrow\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" "
         "markerUnits=\"userSpaceOnUse\" markerWidth=\"8\" markerHeight=\"8\" orient=\"auto\">"
-        "<path d=\"M0 0 L8 4 L0 8 z\" fill=\"#c0392b\"/></marker></defs>\n",
-        width, height, width, height);
-    Text(8, 18, "start",
-         fmt::format("{} on {}: {:.1f} tokens/s of at most {:.1f}", plan_.model, plan_.cluster,
-                     plan_.tokens_per_s, plan_.tokens_per_s_bound));
+        "<path d=\"M0 0 L8 4 L0 8 z\" fill=\"#c0392b\"/></marker></defs>\n");
+    svg_.Text(8, 18,
+              fmt::format("{} on {}: {:.1f} tokens/s of at most {:.1f}", plan_.model, plan_.cluster,
+                          plan_.tokens_per_s, plan_.tokens_per_s_bound));
     for (int quarter = 0; quarter <= 4; ++quarter) {
       const int layer = plan_.num_layers * quarter / 4;
-      out_ += fmt::format(
-          "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.0f}\" y2=\"{2:.0f}\" stroke=\"#ddd\"/>\n",
-          X(layer), kTop - 6, height - 16);
-      Text(X(layer), kTop - 10, "middle", quarter == 0 ? "layer 0" : fmt::format("{}", layer));
+      svg_.Line(X(layer), kTop - 6, X(layer), kTop + HeightOf(plan_) + 8, "#ddd");
+      svg_.Text(X(layer), kTop - 10, quarter == 0 ? "layer 0" : fmt::to_string(layer), 12,
+                sim::Svg::Anchor::kMiddle);
     }
     for (const PlanEdge& edge : plan_.edges) {
       edge.phase == EdgePhase::kHandOver ? Move(edge) : Edge(edge);
     }
     const auto flows = StageFlows(plan_);
     for (size_t i : order_) Stage(i, flows[i]);
-    return out_ + "</svg>\n";
+    return svg_.Finish();
   }
 
  private:
@@ -92,23 +71,17 @@ class Drawing {
     return kTop + kRowHeight * static_cast<double>(row_[stage]) + kRowHeight / 2;
   }
 
-  void Text(double x, double y, const char* anchor, const std::string& text) {
-    out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y,
-                        anchor, Escaped(text));
-  }
-
   void Stage(size_t i, double flow) {
     const StagePlan& stage = plan_.stages[i];
     const double y = Y(i);
-    Text(8, y + 4, "start", StageName(stage, cluster_) + " (" + Device(stage) + ")");
-    out_ += fmt::format(
-        "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.0f}\" rx=\"3\" "
-        "fill=\"{}\"/>\n",
-        X(stage.layers.begin), y - kBarHeight / 2, X(stage.layers.end) - X(stage.layers.begin),
-        kBarHeight, colours_.at(Device(stage)));
-    Text(kLabelWidth + kChartWidth + 8, y + 4, "start",
-         fmt::format("[{}, {})  {:.0f}/s{}", stage.layers.begin, stage.layers.end, flow,
-                     roles_ ? fmt::format("  {}", plan::RoleName(stage.role)) : std::string()));
+    svg_.Text(8, y + 4, StageName(stage, cluster_) + " (" + Device(stage) + ")");
+    svg_.Rect(X(stage.layers.begin), y - kBarHeight / 2,
+              X(stage.layers.end) - X(stage.layers.begin), kBarHeight, colours_.at(Device(stage)),
+              3);
+    svg_.Text(
+        kLabelWidth + kChartWidth + 8, y + 4,
+        fmt::format("[{}, {})  {:.0f}/s{}", stage.layers.begin, stage.layers.end, flow,
+                    roles_ ? fmt::format("  {}", plan::RoleName(stage.role)) : std::string()));
   }
 
   // From the end of one bar to the layer where the next one continues.
@@ -117,10 +90,10 @@ class Drawing {
     const auto from = static_cast<size_t>(*edge.from), to = static_cast<size_t>(*edge.to);
     const double x = X(plan_.stages[from].layers.end);
     const double share = Share(edge, edge.phase);
-    out_ += fmt::format(
+    svg_.Add(fmt::format(
         "<path d=\"M{0:.1f} {1:.1f} C{2:.1f} {1:.1f} {3:.1f} {4:.1f} {0:.1f} {4:.1f}\" "
         "fill=\"none\" stroke=\"#888\" stroke-opacity=\"0.7\" stroke-width=\"{5:.1f}\"/>\n",
-        x, Y(from), x + 14, x - 14, Y(to), std::max(kLineMin, kLineMax * share));
+        x, Y(from), x + 14, x - 14, Y(to), std::max(kLineMin, kLineMax * share)));
   }
 
   double Share(const PlanEdge& edge, EdgePhase of) const {
@@ -138,12 +111,12 @@ class Drawing {
     const double middle =
         (X(std::max(a.begin, b.begin)) + X(std::min(a.end, b.end))) / 2 + 6 * (edge.to.value() % 5);
     const double down = Y(to) > Y(from) ? kBarHeight / 2 : -kBarHeight / 2;
-    out_ += fmt::format(
+    svg_.Add(fmt::format(
         "<path class=\"hand-over\" d=\"M{0:.1f} {1:.1f} L{0:.1f} {2:.1f}\" fill=\"none\" "
         "stroke=\"#c0392b\" stroke-opacity=\"0.6\" stroke-dasharray=\"5 3\" "
         "stroke-width=\"{3:.1f}\" marker-end=\"url(#arrow)\"/>\n",
         middle, Y(from) + down, Y(to) - down,
-        std::max(kLineMin, kMoveMax * Share(edge, EdgePhase::kPrefill)));
+        std::max(kLineMin, kMoveMax * Share(edge, EdgePhase::kPrefill))));
   }
 
   const Plan& plan_;
@@ -152,13 +125,13 @@ class Drawing {
   bool roles_ = false;
   std::vector<size_t> order_, row_;
   std::map<std::string, const char*> colours_;
-  std::string out_;
+  sim::Svg svg_;
 };
 
 }  // namespace
 
 std::string PlanSvg(const Plan& plan, const ClusterSpec& cluster) {
-  return Drawing(plan, cluster).Svg();
+  return Drawing(plan, cluster).Draw();
 }
 
 }  // namespace millrace::apps

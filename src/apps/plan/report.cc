@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "apps/common/text_table.h"
 #include "base/log.h"
 #include "plan/io/plan_yaml.h"
 #include "sim/cluster/cluster_sim.h"
@@ -15,8 +16,22 @@ namespace {
 
 constexpr size_t kUnusedLinesMax = 12;
 
-// Stages by their roles and layers.
-std::vector<size_t> Order(const Plan& plan) {
+double Gap(const Plan& plan) {
+  return plan.tokens_per_s_bound > 0 ? 1 - plan.tokens_per_s / plan.tokens_per_s_bound : 0;
+}
+
+}  // namespace
+
+std::string LayerBar(LayerRange layers, int num_layers, int columns) {
+  std::string bar(static_cast<size_t>(columns), '.');
+  const auto cell = [&](int layer) {
+    return static_cast<size_t>(layer) * bar.size() / std::max(1, num_layers);
+  };
+  const size_t begin = cell(layers.begin), end = std::max(cell(layers.end), begin + 1);
+  return bar.replace(begin, end - begin, end - begin, '#');
+}
+
+std::vector<size_t> StageOrder(const Plan& plan) {
   std::vector<size_t> order(plan.stages.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -27,22 +42,6 @@ std::vector<size_t> Order(const Plan& plan) {
   });
   return order;
 }
-
-std::string Bar(const LayerRange& layers, int num_layers, int columns) {
-  std::string bar(static_cast<size_t>(columns), '.');
-  const auto cell = [&](int layer) { return static_cast<size_t>(layer) * bar.size() / num_layers; };
-  const size_t begin = cell(layers.begin);
-  const size_t end = std::max(cell(layers.end), begin + 1);
-  std::fill(bar.begin() + static_cast<ptrdiff_t>(begin),
-            bar.begin() + static_cast<ptrdiff_t>(std::min(end, bar.size())), '#');
-  return bar;
-}
-
-double Gap(const Plan& plan) {
-  return plan.tokens_per_s_bound > 0 ? 1 - plan.tokens_per_s / plan.tokens_per_s_bound : 0;
-}
-
-}  // namespace
 
 std::vector<double> StageFlows(const Plan& plan) {
   std::vector<double> flows(plan.stages.size());
@@ -62,23 +61,19 @@ std::string StageName(const StagePlan& stage, const ClusterSpec& cluster) {
 }
 
 std::string PlanText(const Plan& plan, const ClusterSpec& cluster, int columns) {
-  size_t width = 4;
-  for (const StagePlan& stage : plan.stages) {
-    width = std::max(width, StageName(stage, cluster).size());
-  }
   const auto flows = StageFlows(plan);
-  std::string out = fmt::format("{:<{}}  layers 0{:>{}}  {:<11} {:>12}\n", "node", width,
-                                plan.num_layers, columns - 8, "holds", "tokens/s");
-  for (size_t i : Order(plan)) {
+  std::vector<std::vector<std::string>> rows = {
+      {"node", fmt::format("layers 0{:>{}}", plan.num_layers, columns - 8), "holds", "tokens/s"}};
+  for (size_t i : StageOrder(plan)) {
     const StagePlan& stage = plan.stages[i];
-    out += fmt::format("{:<{}}  {}  {:<11} {:>12.1f}", StageName(stage, cluster), width,
-                       Bar(stage.layers, plan.num_layers, columns),
-                       fmt::format("[{}, {})", stage.layers.begin, stage.layers.end), flows[i]);
-    if (stage.tensor_parallel > 1) out += fmt::format("  TP{}", stage.tensor_parallel);
-    if (stage.role != StageRole::kBoth) out += fmt::format("  {}", plan::RoleName(stage.role));
-    out += "\n";
+    rows.push_back({StageName(stage, cluster), LayerBar(stage.layers, plan.num_layers, columns),
+                    fmt::format("[{}, {})", stage.layers.begin, stage.layers.end),
+                    fmt::format("{:.1f}", flows[i])});
+    if (stage.tensor_parallel > 1)
+      rows.back().push_back(fmt::format("TP{}", stage.tensor_parallel));
+    if (stage.role != StageRole::kBoth) rows.back().emplace_back(plan::RoleName(stage.role));
   }
-  return out;
+  return TextTable(rows, "lllr");
 }
 
 double PricePerHour(const Plan& plan, const ClusterSpec& cluster) {

@@ -14,6 +14,8 @@ namespace millrace::apps {
 
 // One row per stage, ordered by its first layer: its layers drawn in `columns` characters, its
 // range and its flow.
+// The layers among all, from left to right: "..####....".
+std::string LayerBar(LayerRange layers, int num_layers, int columns);
 std::string PlanText(const Plan& plan, const ClusterSpec& cluster, int columns = 48);
 
 // The same as a drawing, with flows between stages as lines; a line's width is its flow.
@@ -29,6 +31,8 @@ double PricePerHour(const Plan& plan, const ClusterSpec& cluster);
 
 Json PlanJson(const plan::PlanOutcome& outcome, const ClusterSpec& cluster);
 
+// Stages by their roles and layers.
+std::vector<size_t> StageOrder(const Plan& plan);
 // Tokens per second through each stage of the plan.
 std::vector<double> StageFlows(const Plan& plan);
 

@@ -29,9 +29,11 @@ std::string Escaped(std::string_view text) {
 
 }  // namespace
 
-void Svg::Rect(double x, double y, double width, double height, std::string_view fill) {
-  body_ += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\"/>\n", At(x),
-                       At(y), At(width), At(height), fill);
+void Svg::Rect(double x, double y, double width, double height, std::string_view fill,
+               double corner) {
+  const std::string round = corner > 0 ? fmt::format(" rx=\"{}\"", At(corner)) : "";
+  body_ += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"{} fill=\"{}\"/>\n",
+                       At(x), At(y), At(width), At(height), round, fill);
 }
 
 void Svg::Line(double x1, double y1, double x2, double y2, std::string_view stroke, double width) {

@@ -15,7 +15,8 @@ class Svg {
 
   Svg(int width, int height) : width_(width), height_(height) {}
 
-  void Rect(double x, double y, double width, double height, std::string_view fill);
+  void Rect(double x, double y, double width, double height, std::string_view fill,
+            double corner = 0);
   void Line(double x1, double y1, double x2, double y2, std::string_view stroke, double width = 1);
   void Polyline(const std::vector<std::pair<double, double>>& points, std::string_view stroke,
                 double width = 2);
@@ -23,6 +24,8 @@ class Svg {
   // `text` is escaped. `turned`: reads upwards.
   void Text(double x, double y, std::string_view text, int size = 12,
             Anchor anchor = Anchor::kStart, bool turned = false);
+
+  void Add(std::string_view element) { body_ += element; }  // as it is
 
   size_t bytes() const { return body_.size(); }
   std::string Finish() const;
