@@ -19,10 +19,10 @@ struct BlockHandle {
 
 // Every block is in exactly one state; `free + cached + owned + pinned + pending == total`.
 enum class BlockState : uint8_t {
-  kFree,    // no owner, no content
-  kCached,  // no owner, content kept for a prefix hit; the least recently used is evicted first
-  kOwned,   // named by at least one table
-  kPinned,  // named by no table, used by a transfer until it ends or its lease expires
+  kFree,         // no owner, no content
+  kCached,       // no owner, content kept for a prefix hit until it is evicted
+  kOwned,        // named by at least one table
+  kPinned,       // named by no table, used by a transfer until it ends or its lease expires
   kPendingFree,  // named by no table, still used by a step in flight
 };
 inline constexpr int kBlockStates = 5;

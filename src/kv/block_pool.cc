@@ -23,7 +23,9 @@ const char* BlockStateName(BlockState state) {
   return "unknown";
 }
 
-BlockPool::BlockPool(int num_blocks) : blocks_(num_blocks) {
+BlockPool::BlockPool(int num_blocks, std::string_view eviction)
+    : blocks_(num_blocks), cached_(MakeEvictionOrder(eviction, blocks_)), pending_(blocks_) {
+  MR_CHECK(cached_) << "no eviction order is named " << eviction;
   free_.reserve(num_blocks);
   for (BlockIndex i = num_blocks; i-- > 0;) free_.push_back(i);
   counts_[static_cast<int>(BlockState::kFree)] = unheld_ = num_blocks;
@@ -31,15 +33,16 @@ BlockPool::BlockPool(int num_blocks) : blocks_(num_blocks) {
 
 std::optional<BlockPool::Allocation> BlockPool::Allocate() {
   const bool evicted = std::ssize(free_) == withheld_;
-  const BlockIndex i = evicted ? cached_.head : free_.back();
-  if (i == kEnd) return std::nullopt;
+  const BlockIndex i = evicted ? cached_->First() : free_.back();
+  if (i == BlockList::kEnd) return std::nullopt;
   if (free_.size() > kPrefetchAhead) Prefetch(free_[free_.size() - 1 - kPrefetchAhead]);
-  Block& b = blocks_[i];
+  BlockEntry& b = blocks_[i];
   b.cached = false;
   b.held = true;
   b.refs = 1;
   ++b.generation;
   Settle(i);
+  b.hits = 0;
   if (std::ssize(free_) < unheld_) unheld_ = static_cast<int>(free_.size());
   return Allocation{{i, b.generation}, evicted};
 }
@@ -52,28 +55,35 @@ void BlockPool::RaiseLimit(int limit) {
 void BlockPool::LowerLimit(int limit) {
   withheld_ = std::min(total() - limit, static_cast<int>(free_.size()));
   for (; unheld_ < withheld_; ++unheld_) {
-    Block& b = blocks_[free_[unheld_]];
+    BlockEntry& b = blocks_[free_[unheld_]];
     b.held = false;
-    if (!std::exchange(b.returned, true)) returned_.push_back(free_[unheld_]);
+    if (!b.returned) returned_.push_back(free_[unheld_]);
+    b.returned = true;
   }
 }
 
 std::optional<BlockIndex> BlockPool::EvictOne() {
-  if (cached_.head == kEnd) return std::nullopt;
-  const BlockIndex block = cached_.head;
+  const BlockIndex block = cached_->First();
+  if (block == BlockList::kEnd) return std::nullopt;
   SetCached(block, false);
   return block;
 }
 
 void BlockPool::AddRef(BlockHandle block) {
-  Block& b = Checked(block);
+  BlockEntry& b = Checked(block);
   MR_CHECK(b.state != BlockState::kFree) << "block " << block.index << " is free";
   ++b.refs;
   Settle(block.index);
 }
 
+void BlockPool::AddHit(BlockHandle block) {
+  AddRef(block);
+  uint8_t& hits = blocks_[block.index].hits;
+  if (hits < UINT8_MAX) ++hits;
+}
+
 void BlockPool::DropRef(BlockHandle block, std::optional<StepId> in_use_by) {
-  Block& b = Checked(block);
+  BlockEntry& b = Checked(block);
   MR_CHECK(b.refs > 0) << "block " << block.index << " released twice";
   --b.refs;
   if (in_use_by) b.last_step = std::max(b.last_step, *in_use_by);
@@ -83,11 +93,7 @@ void BlockPool::DropRef(BlockHandle block, std::optional<StepId> in_use_by) {
 void BlockPool::CompleteSteps(StepId step) {
   if (step <= done_) return;
   done_ = step;
-  for (BlockIndex i = pending_.head; i != kEnd;) {
-    const BlockIndex next = blocks_[i].next;
-    Settle(i);
-    i = next;
-  }
+  pending_.ForEach([&](BlockIndex block) { Settle(block); });
 }
 
 void BlockPool::SetCached(BlockIndex block, bool cached) {
@@ -99,7 +105,7 @@ void BlockPool::Pin(PinId transfer, std::span<const BlockHandle> blocks, Time un
   if (blocks.empty() && !pins_.contains(transfer)) return;
   PinRecord& pin = pins_[transfer];
   for (BlockHandle handle : blocks) {
-    Block& b = Checked(handle);
+    BlockEntry& b = Checked(handle);
     MR_CHECK(b.state != BlockState::kFree) << "block " << handle.index << " is free";
     ++b.pins;
     pin.blocks.push_back(handle);
@@ -154,7 +160,7 @@ bool BlockPool::IsCurrent(BlockHandle block) const {
          blocks_[block.index].generation == block.generation;
 }
 
-BlockState BlockPool::StateFor(const Block& b) const {
+BlockState BlockPool::StateFor(const BlockEntry& b) const {
   if (b.refs > 0) return BlockState::kOwned;
   if (b.pins > 0) return BlockState::kPinned;
   if (b.last_step > done_) return BlockState::kPendingFree;
@@ -162,91 +168,56 @@ BlockState BlockPool::StateFor(const Block& b) const {
 }
 
 void BlockPool::Settle(BlockIndex block) {
-  Block& b = blocks_[block];
+  BlockEntry& b = blocks_[block];
   const BlockState next = StateFor(b);
   if (next == b.state) return;
   if (b.state == BlockState::kFree) {
     MR_CHECK(free_.back() == block) << "block " << block << " is not the next free one";
     free_.pop_back();
-  } else if (List* list = ListOf(b.state)) {
-    Remove(*list, block);
+  } else if (b.state == BlockState::kCached) {
+    cached_->Remove(block);
+  } else if (b.state == BlockState::kPendingFree) {
+    pending_.Remove(block);
   }
   --counts_[static_cast<int>(b.state)];
   b.state = next;
   ++counts_[static_cast<int>(next)];
   if (next == BlockState::kFree) {
     free_.push_back(block);
-  } else if (List* list = ListOf(next)) {
-    PushBack(*list, block);
+  } else if (next == BlockState::kCached) {
+    cached_->Add(block);
+  } else if (next == BlockState::kPendingFree) {
+    pending_.PushBack(block);
   }
 }
 
-BlockPool::List* BlockPool::ListOf(BlockState state) {
-  return const_cast<List*>(std::as_const(*this).ListOf(state));
-}
-
-const BlockPool::List* BlockPool::ListOf(BlockState state) const {
-  switch (state) {
-    case BlockState::kCached: return &cached_;
-    case BlockState::kPendingFree: return &pending_;
-    case BlockState::kFree:
-    case BlockState::kOwned:
-    case BlockState::kPinned: return nullptr;
-  }
-  return nullptr;
-}
-
-void BlockPool::PushBack(List& list, BlockIndex block) {
-  blocks_[block].next = kEnd;
-  blocks_[block].previous = list.tail;
-  (list.tail == kEnd ? list.head : blocks_[list.tail].next) = block;
-  list.tail = block;
-}
-
-void BlockPool::Remove(List& list, BlockIndex block) {
-  const Block& b = blocks_[block];
-  (b.previous == kEnd ? list.head : blocks_[b.previous].next) = b.next;
-  (b.next == kEnd ? list.tail : blocks_[b.next].previous) = b.previous;
-}
-
-BlockPool::Block& BlockPool::Checked(BlockHandle handle) {
+BlockEntry& BlockPool::Checked(BlockHandle handle) {
   MR_CHECK(IsCurrent(handle)) << "block " << handle.index << " generation " << handle.generation
                               << " is not current";
   return blocks_[handle.index];
 }
 
-int BlockPool::CheckList(BlockState state) const {
-  const List& list = *ListOf(state);
-  int length = 0;
-  BlockIndex previous = kEnd;
-  for (BlockIndex i = list.head; i != kEnd; i = blocks_[i].next) {
+// Other checks cover states and counts; here it is enough that the blocks are distinct.
+void BlockPool::CheckAll(BlockState state, std::span<const BlockIndex> blocks) const {
+  std::vector<bool> seen(blocks_.size());
+  for (const BlockIndex i : blocks) {
     MR_CHECK(blocks_[i].state == state)
         << "block " << i << " is " << BlockStateName(blocks_[i].state) << " in the list of "
         << BlockStateName(state);
-    MR_CHECK(blocks_[i].previous == previous) << "block " << i << " has a broken back link";
-    previous = i;
-    MR_CHECK(++length <= total()) << "the list of " << BlockStateName(state) << " has a loop";
-  }
-  MR_CHECK(list.tail == previous) << "the list of " << BlockStateName(state)
-                                  << " has a broken tail";
-  return length;
-}
-
-// Other checks cover states and counts; here it is enough that the free blocks are distinct.
-int BlockPool::CheckFree() const {
-  MR_CHECK(0 <= withheld_ && withheld_ <= unheld_ && unheld_ <= std::ssize(free_))
-      << withheld_ << " blocks are beyond the limit, " << unheld_ << " are not held";
-  std::vector<bool> seen(blocks_.size());
-  for (size_t at = 0; at < free_.size(); ++at) {
-    const BlockIndex i = free_[at];
-    MR_CHECK(blocks_[i].held == (std::cmp_greater_equal(at, unheld_)))
-        << "free block " << i << " is in the wrong part of the free list";
-    MR_CHECK(blocks_[i].state == BlockState::kFree)
-        << "block " << i << " is " << BlockStateName(blocks_[i].state) << " on the free list";
-    MR_CHECK(!seen[i]) << "block " << i << " is on the free list twice";
+    MR_CHECK(!seen[i]) << "block " << i << " is twice in the list of " << BlockStateName(state);
     seen[i] = true;
   }
-  return static_cast<int>(free_.size());
+  MR_CHECK(std::ssize(blocks) == count(state))
+      << "the list of " << BlockStateName(state) << " lost blocks";
+}
+
+void BlockPool::CheckFree() const {
+  MR_CHECK(0 <= withheld_ && withheld_ <= unheld_ && unheld_ <= std::ssize(free_))
+      << withheld_ << " blocks are beyond the limit, " << unheld_ << " are not held";
+  for (size_t at = 0; at < free_.size(); ++at) {
+    MR_CHECK(blocks_[free_[at]].held == std::cmp_greater_equal(at, unheld_))
+        << "free block " << free_[at] << " is in the wrong part of the free list";
+  }
 }
 
 void BlockPool::CheckIntegrity(std::span<const int> expected_refs) const {
@@ -257,7 +228,7 @@ void BlockPool::CheckIntegrity(std::span<const int> expected_refs) const {
   }
   int counts[kBlockStates] = {};
   for (BlockIndex i = 0; i < total(); ++i) {
-    const Block& b = blocks_[i];
+    const BlockEntry& b = blocks_[i];
     MR_CHECK(b.refs == expected_refs[i])
         << "block " << i << " has " << b.refs << " references, tables name it " << expected_refs[i];
     MR_CHECK(b.pins == pins[i]) << "block " << i << " has " << b.pins << " pins, not " << pins[i];
@@ -273,10 +244,15 @@ void BlockPool::CheckIntegrity(std::span<const int> expected_refs) const {
   }
   MR_CHECK(sum == total()) << "free + cached + owned + pinned + pending is " << sum << " of "
                            << total();
-  MR_CHECK(CheckFree() == count(BlockState::kFree)) << "free blocks were lost";
-  for (BlockState s : {BlockState::kCached, BlockState::kPendingFree}) {
-    MR_CHECK(CheckList(s) == count(s)) << "the list of " << BlockStateName(s) << " lost blocks";
-  }
+  CheckFree();
+  CheckAll(BlockState::kFree, free_);
+  std::vector<BlockIndex> listed;
+  const auto list = [&](BlockIndex block) { listed.push_back(block); };
+  cached_->ForEach(list);
+  CheckAll(BlockState::kCached, listed);
+  listed.clear();
+  pending_.ForEach(list);
+  CheckAll(BlockState::kPendingFree, listed);
 }
 
 }  // namespace millrace::kv

@@ -5,9 +5,9 @@
 // A block's state follows from four facts (references, pins, the last step that uses it, whether
 // its content is worth keeping); Settle() is the one place where it changes. Blocks without an
 // owner are kept in order: free ones on a stack, reused last-in first-out, cached ones in an
-// intrusive list in the order they were released (vLLM's LRU). Callers release a table from its
-// end, so tails are evicted before heads. The stack shows which blocks come next, so their entries
-// are prefetched: in a large pool they are in no CPU cache.
+// eviction order (eviction_order.h). Callers release a table from its end, so tails are evicted
+// before heads. The stack shows which blocks come next, so their entries are prefetched: in a large
+// pool they are in no CPU cache.
 //
 // Pools that share memory have more blocks than memory. Such a pool may hold `limit` blocks. A
 // block is held from its first use until the limit takes it away: free blocks first, those that
@@ -19,20 +19,25 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
 #include "core/ids.h"
 #include "kv/block.h"
+#include "kv/block_list.h"
+#include "kv/eviction_order.h"
 
 namespace millrace::kv {
 
 class BlockPool {
  public:
-  explicit BlockPool(int num_blocks);
+  // REQUIRES: `eviction` is the name of an order.
+  explicit BlockPool(int num_blocks, std::string_view eviction = kLru);
 
   int total() const { return static_cast<int>(blocks_.size()); }
   int count(BlockState state) const { return counts_[static_cast<int>(state)]; }
@@ -50,16 +55,16 @@ class BlockPool {
     BlockHandle block;
     bool evicted = false;  // its cached content is gone: the prefix index must remove the index
   };
-  // A block with one reference: a free one, else the least recently used cached one. nullopt when
-  // neither exists.
+  // A block with one reference: a free one, else the cached one that is first in the eviction
+  // order. nullopt when neither exists.
   std::optional<Allocation> Allocate();
 
   // REQUIRES: limit() <= limit <= total().
   void RaiseLimit(int limit);
   // Lowers the limit as far as free blocks allow. REQUIRES: 0 <= limit <= limit().
   void LowerLimit(int limit);
-  // The cached block that was released first loses its content and is free. Its index; nullopt:
-  // there is none.
+  // The cached block that is first in the eviction order loses its content and is free. Its index;
+  // nullopt: there is none.
   std::optional<BlockIndex> EvictOne();
   // The blocks that LowerLimit took away, each once, except those that are held again and those for
   // which `in_use(block)` is true, which stay for a later call.
@@ -67,7 +72,7 @@ class BlockPool {
   [[nodiscard]] std::vector<BlockIndex> TakeReturned(InUse in_use) {
     std::vector<BlockIndex> blocks;
     std::erase_if(returned_, [&](BlockIndex i) {
-      Block& b = blocks_[i];
+      BlockEntry& b = blocks_[i];
       if (!b.held && in_use(i)) return false;
       b.returned = false;
       if (!b.held) blocks.push_back(i);
@@ -78,6 +83,8 @@ class BlockPool {
 
   // Adds a table's reference. REQUIRES: not free, not reused since the handle was made.
   void AddRef(BlockHandle block);
+  // The same for a table that takes the block's content as a part of its prefix.
+  void AddHit(BlockHandle block);
   // Removes a table's reference. `in_use_by`: a step in flight still uses the block for that table;
   // without other references the block is pending until CompleteSteps reaches that step.
   void DropRef(BlockHandle block, std::optional<StepId> in_use_by);
@@ -111,47 +118,26 @@ class BlockPool {
   void CheckIntegrity(std::span<const int> expected_refs) const;
 
  private:
-  struct Block {
-    BlockState state = BlockState::kFree;
-    bool cached = false;
-    bool held = false;
-    bool returned = false;  // listed in returned_
-    int32_t refs = 0;
-    int32_t pins = 0;
-    uint32_t generation = 0;
-    StepId last_step;  // the last step in flight that a dropped reference named
-    // Neighbours in the list of the state; kEnd at both ends.
-    BlockIndex previous = kEnd;
-    BlockIndex next = kEnd;
-  };
-  struct List {
-    BlockIndex head = kEnd;
-    BlockIndex tail = kEnd;
-  };
   struct PinRecord {
     std::vector<BlockHandle> blocks;
     Time until;
   };
-  static constexpr BlockIndex kEnd = INT32_MAX;
 
   void EndPin(const PinRecord& pin);
-  BlockState StateFor(const Block& b) const;
+  BlockState StateFor(const BlockEntry& b) const;
   void Settle(BlockIndex block);
-  List* ListOf(BlockState state);
-  const List* ListOf(BlockState state) const;
-  void PushBack(List& list, BlockIndex block);
-  void Remove(List& list, BlockIndex block);
-  Block& Checked(BlockHandle handle);
-  int CheckList(BlockState state) const;
-  int CheckFree() const;
+  BlockEntry& Checked(BlockHandle handle);
+  void CheckAll(BlockState state, std::span<const BlockIndex> blocks) const;
+  void CheckFree() const;
 
-  std::vector<Block> blocks_;
+  std::vector<BlockEntry> blocks_;  // never resized
   int counts_[kBlockStates] = {};
   std::vector<BlockIndex> free_;  // the last is taken first; the first unheld_ are not held
   int unheld_ = 0;
   int withheld_ = 0;                  // blocks beyond the limit; at most unheld_
   std::vector<BlockIndex> returned_;  // not yet taken by TakeReturned
-  List cached_, pending_;
+  std::unique_ptr<EvictionOrder> cached_;
+  BlockList pending_;
   std::unordered_map<PinId, PinRecord> pins_;
   Time next_expiry_{INT64_MAX};  // no pin ends sooner
   StepId done_;                  // steps up to here have ended

@@ -15,7 +15,7 @@ constexpr size_t kFreedPrefetchAhead = 8;  // entries of a table's blocks that a
 
 KvCache::KvCache(const KvOptions& options)
     : options_(options),
-      device_(options.num_blocks),
+      device_(options.num_blocks, options.eviction),
       host_(options.num_host_blocks),
       index_(options.prefix_caching ? options.num_blocks : 0, options.block_size),
       scratch_(options.block_size),
@@ -199,7 +199,7 @@ void KvCache::TakeMatch(PrefixChain& chain, BlockTable& table) {
   MR_CHECK(table.empty()) << "a prefix is taken into an empty table";
   for (size_t i = 0; i < match_.size(); ++i) {
     table.push_back(device_.HandleOf(match_[i].block));
-    device_.AddRef(table.back());
+    device_.AddHit(table.back());
     chain.nodes[i].link = match_[i].link;
   }
   chain.indexed = static_cast<int>(match_.size());

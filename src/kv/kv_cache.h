@@ -21,6 +21,7 @@
 #include "kv/block.h"
 #include "kv/block_hash.h"
 #include "kv/block_pool.h"
+#include "kv/eviction_order.h"
 #include "kv/prefix_index.h"
 #include "kv/token_view.h"
 
@@ -32,6 +33,7 @@ struct KvOptions {
   int num_host_blocks = 0;
   bool prefix_caching = true;
   std::string identity;  // what KV content depends on besides tokens: model, type, rope scaling
+  std::string eviction{kLru};   // the name of an order (eviction_order.h)
   bool hashes_collide = false;  // for tests: every block has the same name
 };
 
@@ -96,7 +98,7 @@ class KvCache {
   // The same in the host pool. Steps run in order, so no step in flight can delay it there.
   void FreeHost(BlockTable& table) { Release(host_, table, std::nullopt); }
   // Sets the most device blocks that may be held (block_pool.h). A lower limit takes free blocks
-  // and then cached ones, the least recently used first, but none in use. Returns the new limit.
+  // and then cached ones in the eviction order, but none in use. Returns the new limit.
   int SetLimit(int limit);
   // All steps up to `step` have ended.
   void CompleteSteps(StepId step) { device_.CompleteSteps(step); }

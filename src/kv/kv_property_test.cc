@@ -33,6 +33,7 @@ class Model {
         kv_({.block_size = kBlock,
              .num_blocks = kDeviceBlocks,
              .num_host_blocks = kHostBlocks,
+             .eviction = seed % 2 == 0 ? "lru" : "slru",
              .hashes_collide = seed % 4 == 0}),
         device_(kDeviceBlocks, std::vector<TokenId>(kBlock)),
         host_(kHostBlocks, std::vector<TokenId>(kBlock)) {}
