@@ -1,6 +1,7 @@
 #include "sched/scheduler.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -31,6 +32,11 @@ Status CheckOptions(const SchedulerOptions& o) {
   }
   if (o.preemption == PreemptionMode::kSwap && o.num_host_blocks == 0) {
     return InvalidArgument("preemption by swap needs host blocks, and num_host_blocks is 0");
+  }
+  if (std::ranges::count(kv::EvictionOrderNames(), o.prefix_eviction) == 0) {
+    return InvalidArgument(fmt::format("prefix_eviction must be one of {}, got '{}'",
+                                       fmt::join(kv::EvictionOrderNames(), ", "),
+                                       o.prefix_eviction));
   }
   return OkStatus();
 }
@@ -92,6 +98,7 @@ SchedulerImpl::SchedulerImpl(const SchedulerOptions& options)
            .num_host_blocks = options.num_host_blocks,
            .prefix_caching = options.prefix_caching,
            .identity = options.cache_identity,
+           .eviction = options.prefix_eviction,
            .hashes_collide = options.hashes_collide}),
       forks_(kv_),
       reservations_(options),

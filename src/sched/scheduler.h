@@ -89,6 +89,7 @@ struct SchedulerOptions {
   PreemptionMode preemption = PreemptionMode::kAuto;
   PreemptionCosts costs;
   bool prefix_caching = true;
+  std::string prefix_eviction{kv::kLru};  // the name of an order (kv/eviction_order.h)
   double watermark = 0.01;  // share of the blocks that admission keeps free while others run
   Duration watchdog = Duration::Seconds(1);
   std::vector<TokenId> eos_token_ids;

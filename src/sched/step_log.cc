@@ -12,24 +12,26 @@ namespace millrace::sched {
 namespace {
 
 Json EncodeOptions(const SchedulerOptions& o) {
-  return {{"block_size", o.block_size},
-          {"num_blocks", o.num_blocks},
-          {"num_host_blocks", o.num_host_blocks},
-          {"max_num_seqs", o.max_num_seqs},
-          {"max_num_batched_tokens", o.max_num_batched_tokens},
-          {"max_model_len", o.max_model_len},
-          {"max_waiting", o.max_waiting},
-          {"stages", o.stages},
-          {"even_steps", o.even_steps},
-          {"policy", static_cast<int>(o.policy)},
-          {"kv_policy", static_cast<int>(o.kv_policy)},
-          {"step_mix", static_cast<int>(o.step_mix)},
-          {"preemption", static_cast<int>(o.preemption)},
-          {"prefix_caching", o.prefix_caching},
-          {"watermark", o.watermark},
-          {"watchdog_ns", o.watchdog.ns},
-          {"eos_token_ids", o.eos_token_ids},
-          {"cache_identity", o.cache_identity}};
+  Json out = {{"block_size", o.block_size},
+              {"num_blocks", o.num_blocks},
+              {"num_host_blocks", o.num_host_blocks},
+              {"max_num_seqs", o.max_num_seqs},
+              {"max_num_batched_tokens", o.max_num_batched_tokens},
+              {"max_model_len", o.max_model_len},
+              {"max_waiting", o.max_waiting},
+              {"stages", o.stages},
+              {"even_steps", o.even_steps},
+              {"policy", static_cast<int>(o.policy)},
+              {"kv_policy", static_cast<int>(o.kv_policy)},
+              {"step_mix", static_cast<int>(o.step_mix)},
+              {"preemption", static_cast<int>(o.preemption)},
+              {"prefix_caching", o.prefix_caching},
+              {"watermark", o.watermark},
+              {"watchdog_ns", o.watchdog.ns},
+              {"eos_token_ids", o.eos_token_ids},
+              {"cache_identity", o.cache_identity}};
+  if (o.prefix_eviction != kv::kLru) out["prefix_eviction"] = o.prefix_eviction;
+  return out;
 }
 
 Json EncodeResumed(const std::vector<ResumedSequence>& resumed) {

@@ -95,6 +95,7 @@ Result<SchedulerOptions> ParseOptions(const Json& object) {
   o.step_mix = EnumOf(f, "step_mix", StepMix::kPrefillFirst);
   o.preemption = EnumOf(f, "preemption", PreemptionMode::kAuto);
   o.prefix_caching = f.Get<bool>("prefix_caching");
+  o.prefix_eviction = f.Get<std::string>("prefix_eviction", o.prefix_eviction);
   o.watermark = f.Get<double>("watermark");
   o.watchdog = Duration{f.Get<int64_t>("watchdog_ns")};
   o.eos_token_ids = f.Get<std::vector<TokenId>>("eos_token_ids");

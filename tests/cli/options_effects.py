@@ -215,6 +215,10 @@ def no_prefix_caching(server, _):
     check(not details.get("cached_tokens"), f"a prefix was found: {answers[1]}")
 
 
+def evicts_by(server, value):
+    same(server.steps()[0]["options"]["prefix_eviction"], value)
+
+
 def priority(server, _):
     """Of two that wait, the one that came later and is more important ends first. Several stages
     have several steps under way, and room for both: there the log's header has to do."""

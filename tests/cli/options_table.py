@@ -159,6 +159,7 @@ def sizes(kind, at):
 def memory(kind, at):
     rows = {
         "--kv-policy": Row("orca-max", effects.reserves_whole_context),
+        "--prefix-eviction": Row("slru", effects.evicts_by),
         "--config": Row(at.write("server.yaml", "served-model-name: [gamma]\n"),
                         lambda server, _: effects.names(server, "gamma")),
         "--log-level": Row("warning", effects.log_level),

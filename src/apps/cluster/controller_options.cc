@@ -36,6 +36,7 @@ Result<cluster::ControllerHostOptions> ControllerOptionsFor(const EngineFlags& f
   s.preemption = flags.preemption;
   s.costs.kv_bytes_per_block = model.spec.KvBytesPerToken() * flags.block_size;
   s.prefix_caching = flags.prefix_caching;
+  s.prefix_eviction = flags.prefix_eviction;
   s.eos_token_ids = EndTokens(model);
   if (auto table = TokenTableOf(model); table.ok()) c.token_table = std::move(*table);
   if (flags.slo.tpot_s) c.tpot_limit = Duration::Seconds(*flags.slo.tpot_s);

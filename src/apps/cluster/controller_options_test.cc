@@ -14,6 +14,7 @@ TEST(ControllerHostOptions, PassesOnEverySchedulerFlag) {
   flags.max_num_seqs = 7;
   flags.max_num_batched_tokens = 99;
   flags.prefix_caching = false;
+  flags.prefix_eviction = "slru";
   flags.preemption = sched::PreemptionMode::kSwap;
   flags.policy = sched::SchedulingPolicy::kPriority;
   flags.kv_policy = sched::KvPolicy::kOrcaMax;
@@ -41,6 +42,7 @@ TEST(ControllerHostOptions, PassesOnEverySchedulerFlag) {
   EXPECT_EQ(s.kv_policy, sched::KvPolicy::kOrcaMax);
   EXPECT_EQ(s.preemption, sched::PreemptionMode::kSwap);
   EXPECT_FALSE(s.prefix_caching);
+  EXPECT_EQ(s.prefix_eviction, "slru");
   EXPECT_EQ(s.eos_token_ids, (std::vector<TokenId>{1, 2}));
 }
 

@@ -190,6 +190,12 @@ void AddEngineOptions(Command& command, EngineFlags* flags) {
   AddMemoryOptions(command, flags);
   AddPrefixCachingOption(command, kMemoryGroup, flags).help =
       "Keep the KV of prompts and reuse it for prompts with the same beginning";
+  std::vector<std::pair<std::string, std::string>> orders;
+  for (const std::string& name : kv::EvictionOrderNames()) orders.emplace_back(name, name);
+  command.Add(
+      kMemoryGroup, ChoiceOption<std::string>("prefix-eviction", &flags->prefix_eviction, orders),
+      "Which KV that was kept is given up first: lru: the least recently used; slru: before "
+      "that, what was not reused so far");
   AddPolicyOptions(command, flags);
   AddRefusedOptions(command);
 }
@@ -202,6 +208,10 @@ void AddEngineSeedOption(Command& command, EngineFlags* flags) {
 Status ValidateEngineFlags(const EngineFlags& flags) {
   if (flags.num_blocks && flags.kv_bytes) {
     return InvalidArgument("give --num-gpu-blocks-override or --kv-cache-memory, not both");
+  }
+  if (flags.prefix_eviction != kv::kLru && !flags.prefix_caching) {
+    return InvalidArgument(
+        "--prefix-eviction is for the prefix cache: add --enable-prefix-caching");
   }
   if (flags.preemption == sched::PreemptionMode::kSwap && flags.swap_gib <= 0) {
     return InvalidArgument("--preemption-mode swap needs memory: give --swap-space, in GiB");

@@ -28,6 +28,7 @@ struct EngineFlags {
   int max_num_seqs = 128;
   int max_num_batched_tokens = 2048;
   bool prefix_caching = true;
+  std::string prefix_eviction{kv::kLru};
   sched::PreemptionMode preemption = sched::PreemptionMode::kAuto;
   double swap_gib = 0;
   sched::SchedulingPolicy policy = sched::SchedulingPolicy::kFcfs;
