@@ -18,7 +18,7 @@ AccountIds Without(const AccountIds& ids, RequestId self) {
 // What the first waiting request lacks until the next step is formed.
 TimeCause Accounting::FirstLacks(const StepRoom& room) const {
   if (requests_.waiting().empty()) return TimeCause::kStep;
-  if (room.blocked || room.preempted) return TimeCause::kBlocks;
+  if (room.blocked || !room.preemptions.empty()) return TimeCause::kBlocks;
   if (room.tokens == 0) return TimeCause::kStepFull;
   if (room.sequences == 0) return TimeCause::kSequences;
   const Request& first = *requests_.waiting().begin()->second;

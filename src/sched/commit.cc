@@ -28,12 +28,12 @@ void TakePromptLogprobs(const StepLedger::Entry& entry, const SequenceResult& re
 
 }  // namespace
 
-void SchedulerImpl::Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs,
-                           std::vector<KvPull>& pulls) {
+Status SchedulerImpl::Commit(const StepResult& result, Time now,
+                             std::vector<RequestOutput>& outputs, std::vector<KvPull>& pulls) {
   std::optional<StepLedger::Step> step = ledger_.Take(result.id);
   if (!step) {
     ++stats_.results_dropped;
-    return;
+    return results_.wrong();
   }
   const std::vector<StepLedger::Entry>& entries = step->entries;
   kv_.CompleteSteps(StepId(ledger_.first_in_flight().value() - 1));
@@ -51,6 +51,7 @@ void SchedulerImpl::Commit(const StepResult& result, Time now, std::vector<Reque
   ledger_.Reuse(std::move(*step));
   last_moved_ = now;
   pulls_.TakeReady(ledger_.first_in_flight(), pulls);
+  return results_.wrong();
 }
 
 void SchedulerImpl::Apply(const StepLedger::Step& step, const StepLedger::Entry& entry,

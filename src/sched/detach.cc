@@ -9,11 +9,14 @@
 
 namespace millrace::sched {
 
-bool SchedulerImpl::Pause(RequestId id) {
+void SchedulerImpl::Pause(RequestId id) {
   Request* r = requests_.Find(id);
-  if (!r) return true;
-  r->paused = true;
-  return r->in_flight == 0;
+  if (r) r->paused = true;
+}
+
+bool SchedulerImpl::AtRest(RequestId id) const {
+  const Request* r = requests_.Find(id);
+  return !r || r->in_flight == 0;
 }
 
 void SchedulerImpl::Unpause(RequestId id) {

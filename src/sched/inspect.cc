@@ -27,9 +27,4 @@ std::optional<RequestInfo> SchedulerImpl::Stalled(Time now) const { return Stall
 
 void SchedulerImpl::CheckIntegrity() const { CheckIntegrityOf(View()); }
 
-void SchedulerImpl::DrainPreemptions(std::vector<PreemptionRecord>& records) {
-  records.insert(records.end(), preemptions_.begin(), preemptions_.end());
-  preemptions_.clear();
-}
-
 }  // namespace millrace::sched

@@ -17,11 +17,11 @@ TEST(Pause, StopsTheRequestAndDelaysNoOther) {
   Moments(h, 5);
   const RequestId waiting = h.MustAdd(Prompt(8, 40), MaxTokens(10));
   const RequestId other = h.MustAdd(Prompt(8, 70), MaxTokens(10));
-  const bool at_rest = h.scheduler().Pause(paused);
-  EXPECT_EQ(at_rest, h.in_flight() == 0);
-  EXPECT_TRUE(h.scheduler().Pause(waiting)) << "it was never in a step";
+  for (RequestId id : {paused, waiting}) h.scheduler().Pause(id);
+  EXPECT_EQ(h.scheduler().AtRest(paused), h.in_flight() == 0);
+  EXPECT_TRUE(h.scheduler().AtRest(waiting)) << "it was never in a step";
   while (!h.finished(other)) ASSERT_TRUE(h.Turn());
-  EXPECT_TRUE(h.scheduler().Pause(paused));
+  EXPECT_TRUE(h.scheduler().AtRest(paused));
   EXPECT_LT(h.outcome(paused).tokens.size(), 10u);
   EXPECT_TRUE(h.outcome(waiting).tokens.empty());
   EXPECT_FALSE(h.Turn()) << "only paused ones are left";
@@ -53,7 +53,8 @@ TEST(Migration, InRoundsWhileTheSourceRuns) {
   for (int round = 0; round < 3; ++round) {
     Moments(from, 8);
     if (round == 2) {
-      while (!from.scheduler().Pause(id)) from.Commit();
+      from.scheduler().Pause(id);
+      while (!from.scheduler().AtRest(id)) from.Commit();
     }
     const auto more = round < 2 ? from.scheduler().Export(id, from.now(), kHold)
                                 : from.scheduler().Detach(id, from.now(), kHold);

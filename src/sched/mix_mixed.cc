@@ -27,7 +27,7 @@ void SchedulerImpl::FillMixed(StepRoom& room, Time now) {
     ScheduleRunning(i, room);
   }
   room.decodes_behind = 0;
-  if (!room.blocked && !room.preempted) AdmitWaiting(room, now);
+  if (!room.blocked && room.preemptions.empty()) AdmitWaiting(room, now);
 }
 
 }  // namespace millrace::sched

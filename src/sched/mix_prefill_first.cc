@@ -25,7 +25,7 @@ void SchedulerImpl::FillPrompts(StepRoom& room, Time now) {
   for (size_t i = 0; i < requests_.running().size() && room.tokens > 0 && room.sequences > 0; ++i) {
     if (requests_.running()[i]->Prefills()) ScheduleRunning(i, room);
   }
-  if (!room.blocked && !room.preempted) AdmitWaiting(room, now);
+  if (!room.blocked && room.preemptions.empty()) AdmitWaiting(room, now);
   ++prompt_steps_;
 }
 
@@ -33,7 +33,7 @@ void SchedulerImpl::FillDecodes(StepRoom& room) {
   for (size_t i = 0; i < requests_.running().size() && room.tokens > 0 && room.sequences > 0; ++i) {
     if (!requests_.running()[i]->Prefills()) ScheduleRunning(i, room);
   }
-  decodes_short_ = room.blocked || room.preempted;
+  decodes_short_ = room.blocked || !room.preemptions.empty();
   prompt_steps_ = 0;
 }
 

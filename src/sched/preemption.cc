@@ -1,5 +1,6 @@
-// Which request is preempted when blocks run out (vLLM section 4.5): the last in order, with all
-// its sequences (all or nothing), by recompute or by swap, whichever has the lower predicted cost.
+// Which request is preempted when blocks run out (vLLM section 4.5): the last
+// in order, with all its sequences (all or nothing), by recompute or by swap,
+// whichever has the lower predicted cost.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,21 +11,21 @@
 
 namespace millrace::sched {
 
-// Waits for blocks that a step in flight will free before it preempts another request. A request
-// that is itself the last also waits and keeps its blocks; those before it may still take them.
+// Waits for blocks that a step in flight will free before it preempts another
+// request. A request that is itself the last also waits and keeps its blocks;
+// those before it may still take them.
 SchedulerImpl::Grant SchedulerImpl::Obtain(Request& request, int blocks, StepRoom& room) {
   if (!GrowReservation(request, blocks, room)) return Grant::kWait;
   while (kv_.available() < blocks) {
     if (kv_.soon_available() >= blocks || requests_.running().back() == &request)
       return Grant::kWait;
-    Preempt(*requests_.running().back(), request, blocks, room.now);
-    room.preempted = true;
+    Preempt(*requests_.running().back(), request, blocks, room);
   }
   return Grant::kGranted;
 }
 
-// Only a sequence longer than predicted outgrows its promise. It then gets a larger reservation,
-// and the last requests in order are preempted for it.
+// Only a sequence longer than predicted outgrows its promise. It then gets a
+// larger reservation, and the last requests in order are preempted for it.
 bool SchedulerImpl::GrowReservation(Request& request, int blocks, StepRoom& room) {
   if (!reservations_.reserves()) return true;
   int held = blocks;
@@ -40,14 +41,13 @@ bool SchedulerImpl::GrowReservation(Request& request, int blocks, StepRoom& room
     if (reservations_.Take(request, (held + n - 1) / n)) return true;
     MR_CHECK(reservations_.Take(request, before / n)) << "the previous reservation must fit again";
     if (requests_.running().back() == &request) return false;
-    Preempt(*requests_.running().back(), request, held - before, room.now);
-    room.preempted = true;
+    Preempt(*requests_.running().back(), request, held - before, room);
   }
 }
 
 void SchedulerImpl::Preempt(Request& victim, const Request& beneficiary, int blocks_needed,
-                            Time now) {
-  accounting_.Settle(victim, now);
+                            StepRoom& room) {
+  accounting_.Settle(victim, room.now);
   victim.account.Enter(TimeCause::kPreemption);
   victim.ahead.ids = {beneficiary.spec.id};
   const int available = kv_.available();
@@ -74,12 +74,11 @@ void SchedulerImpl::Preempt(Request& victim, const Request& beneficiary, int blo
   forks_.UpdatePromise(victim);
   victim.verdict = {Verdict::Reason::kPreemptedThisStep};
   ++victim.preemptions;
-  if (preemptions_.size() == kPreemptionRecordsMax) preemptions_.erase(preemptions_.begin());
-  preemptions_.push_back(record);
+  room.preemptions.push_back(record);
 }
 
-// A step in flight writes its KV before the swap-out of a later step reads it, so its tokens count
-// as computed when its result arrives.
+// A step in flight writes its KV before the swap-out of a later step reads it,
+// so its tokens count as computed when its result arrives.
 void SchedulerImpl::SwapOut(Request& victim) {
   moves_.clear();
   for (Sequence& s : victim.sequences) {
@@ -96,7 +95,8 @@ void SchedulerImpl::SwapOut(Request& victim) {
 
 std::string PreemptionRecord::Describe() const {
   return fmt::format(
-      "request {} preempted by {} for request {}: {} blocks needed, {} available, {} released, {} "
+      "request {} preempted by {} for request {}: {} blocks needed, {} "
+      "available, {} released, {} "
       "tokens to replay; predicted cost: recompute {:.1f} ms, swap {:.1f} ms",
       victim.value(), chosen == PreemptionMode::kSwap ? "swap" : "recompute", on_behalf_of.value(),
       blocks_needed, blocks_available, blocks_released, tokens_dropped, recompute_cost_s * 1e3,

@@ -22,7 +22,7 @@ TEST(Preemption, LatestFirstAllOrNothing) {
   std::vector<PreemptionRecord> records;
   while (records.empty()) {
     ASSERT_TRUE(h.Turn());
-    h.scheduler().DrainPreemptions(records);
+    records = h.TakePreemptions();
   }
   EXPECT_EQ(records[0].victim, pair);
   EXPECT_EQ(records[0].chosen, PreemptionMode::kRecompute);
@@ -32,9 +32,8 @@ TEST(Preemption, LatestFirstAllOrNothing) {
   EXPECT_GT(h.scheduler().Inspect(first, h.now())->blocks, 0);
   EXPECT_GT(h.scheduler().Inspect(second, h.now())->blocks, 0);
   h.RunToEnd();
-  records.clear();
-  h.scheduler().DrainPreemptions(records);
-  for (const PreemptionRecord& r : records) EXPECT_NE(r.victim, first) << "the oldest never yields";
+  for (const PreemptionRecord& r : h.TakePreemptions())
+    EXPECT_NE(r.victim, first) << "the oldest never yields";
 }
 
 // Feature 13: both costs are recorded and the cheaper mode is chosen; either can be forced.
@@ -64,7 +63,7 @@ TEST(Preemption, ModeByPredictedCost) {
     std::vector<PreemptionRecord> records;
     while (records.empty()) {
       ASSERT_TRUE(h.Turn());
-      h.scheduler().DrainPreemptions(records);
+      records = h.TakePreemptions();
     }
     EXPECT_EQ(records[0].chosen, c.chosen);
     EXPECT_DOUBLE_EQ(records[0].recompute_cost_s, records[0].tokens_dropped / c.prefill_rate);
@@ -114,9 +113,7 @@ TEST(Preemption, GrowthOfAllAtOnce) {
   while (h.scheduler().HasWork()) {
     const StepPlan* plan = h.Schedule();
     ASSERT_NE(plan, nullptr) << "no step without a token";
-    records.clear();
-    h.scheduler().DrainPreemptions(records);
-    most = std::max(most, static_cast<int>(records.size()));
+    most = std::max(most, static_cast<int>(h.TakePreemptions().size()));
     h.Commit();
   }
   EXPECT_GT(h.scheduler().Stats().preemptions_recompute, 0u);

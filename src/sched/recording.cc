@@ -26,18 +26,18 @@ class RecordingScheduler : public Scheduler {
     Write(LoggedAbort{now, id, index});
     inner_->Abort(id, index, now, outputs);
   }
-  const StepPlan* Schedule(Time now, std::vector<KvPull>& pulls) override {
+  NextStep Schedule(Time now, std::vector<KvPull>& pulls) override {
     const bool tries = inner_->HasWork() && inner_->steps_in_flight() < stages_;
-    const StepPlan* plan = inner_->Schedule(now, pulls);
-    if (plan != nullptr) {
-      Write(LoggedStep::Of(*plan, now));
+    NextStep step = inner_->Schedule(now, pulls);
+    if (step) {
+      Write(LoggedStep::Of(*step.plan, now));
     } else if (tries) {
       Write(LoggedIdle{now});
     }
-    return plan;
+    return step;
   }
-  void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs,
-              std::vector<KvPull>& pulls) override {
+  Status Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs,
+                std::vector<KvPull>& pulls) override {
     LoggedCommit commit{.at = now, .id = result.id};
     for (const SequenceResult& s : result.sequences) {
       commit.tokens.push_back(s.token);
@@ -46,7 +46,7 @@ class RecordingScheduler : public Scheduler {
       }
     }
     Write(commit);
-    inner_->Commit(result, now, outputs, pulls);
+    return inner_->Commit(result, now, outputs, pulls);
   }
   int CachedTokens(std::span<const TokenId> prompt, std::string_view salt,
                    kv::PrefixChain& names) override {
@@ -103,10 +103,11 @@ class RecordingScheduler : public Scheduler {
     Write(LoggedExport{now, id, hold_kv});
     return inner_->Export(id, now, hold_kv);
   }
-  bool Pause(RequestId id) override {
+  void Pause(RequestId id) override {
     Write(LoggedPause{id, true});
-    return inner_->Pause(id);
+    inner_->Pause(id);
   }
+  bool AtRest(RequestId id) const override { return inner_->AtRest(id); }
   void Unpause(RequestId id) override {
     Write(LoggedPause{id, false});
     inner_->Unpause(id);
@@ -135,10 +136,6 @@ class RecordingScheduler : public Scheduler {
     return inner_->Account(id, now);
   }
   TimeAccount* AccountOf(RequestId id) override { return inner_->AccountOf(id); }
-  void DrainPreemptions(std::vector<PreemptionRecord>& records) override {
-    inner_->DrainPreemptions(records);
-  }
-  const Status& wrong_result() const override { return inner_->wrong_result(); }
   std::optional<RequestInfo> Stalled(Time now) const override { return inner_->Stalled(now); }
   void CheckIntegrity() const override { inner_->CheckIntegrity(); }
 

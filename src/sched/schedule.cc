@@ -1,15 +1,16 @@
 // Builds the next step: each sequence with as many tokens as it lacks and the step has room for.
 #include <algorithm>
 #include <span>
+#include <utility>
 
 #include "base/check.h"
 #include "sched/scheduler_impl.h"
 
 namespace millrace::sched {
 
-const StepPlan* SchedulerImpl::Schedule(Time now, std::vector<KvPull>& pulls) {
+NextStep SchedulerImpl::Schedule(Time now, std::vector<KvPull>& pulls) {
   requests_.ForgetEnded();
-  if (steps_in_flight() >= options_.stages) return nullptr;
+  if (steps_in_flight() >= options_.stages) return {};
   kv_.device().SweepPins(now);
   builder_.Begin();
   lacks_blocks_ = false;
@@ -29,7 +30,7 @@ const StepPlan* SchedulerImpl::Schedule(Time now, std::vector<KvPull>& pulls) {
     DropUnsentSwaps();
   }
   pulls_.TakeReady(ledger_.first_in_flight(), pulls);
-  return plan;
+  return {plan, std::move(room.preemptions)};
 }
 
 void SchedulerImpl::ScheduleRunning(size_t position, StepRoom& room) {

@@ -75,14 +75,15 @@ void TakeHistory(Request& r, std::span<const TokenId> eos, uint64_t& next_sequen
 
 const StepPlan* Scheduler::Schedule(Time now) {
   std::vector<KvPull> pulls;
-  const StepPlan* plan = Schedule(now, pulls);
+  const StepPlan* plan = Schedule(now, pulls).plan;
   MR_CHECK(pulls.empty()) << "request " << pulls.front().id << " imports KV";
   return plan;
 }
 
 void Scheduler::Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs) {
   std::vector<KvPull> pulls;
-  Commit(result, now, outputs, pulls);
+  const Status taken = Commit(result, now, outputs, pulls);
+  MR_CHECK(taken.ok()) << taken.message();
   MR_CHECK(pulls.empty()) << "request " << pulls.front().id << " imports KV";
 }
 

@@ -10,11 +10,12 @@
 //   while (running) {
 //     for (NewRequest& request : arrived) status = scheduler.Add(std::move(request), now);
 //     for (RequestId id : aborted) scheduler.Abort(id, std::nullopt, now, outputs);
-//     while (const StepPlan* plan = scheduler.Schedule(now, pulls)) Send(*plan);  // to the stages
+//     while (const NextStep step = scheduler.Schedule(now, pulls))
+//       Send(*step.plan);                                               // to the stages
 //     for (BlockIndex block : scheduler.TakeReturned()) Return(block);  // after LimitBlocks alone
 //     if (const StepResult* result = TakeResult()) {                   // steps end in their order
-//       scheduler.Commit(*result, now, outputs, pulls);
-//       if (!scheduler.wrong_result().ok()) return;  // its workers compute what cannot be
+//       status = scheduler.Commit(*result, now, outputs, pulls);
+//       if (!status.ok()) return;  // its workers compute what cannot be
 //     }
 //     for (const KvPull& pull : std::exchange(pulls, {})) Start(pull);
 //     for (RequestId id : arrived_kv) scheduler.KvArrived(id, /*complete=*/true, now);
@@ -93,7 +94,7 @@ struct SchedulerOptions {
   double watermark = 0.01;  // share of the blocks that admission keeps free while others run
   Duration watchdog = Duration::Seconds(1);
   std::vector<TokenId> eos_token_ids;
-  // Set: results that no stage of this model would return are not taken (wrong_result). Unset:
+  // Set: results that no stage of this model would return are not taken (Commit). Unset:
   // stages are trusted, and a result without a token fails its sequence.
   std::optional<ResultBounds> check_results;
   std::string cache_identity;   // what KV content depends on besides tokens: model, KV type, ...
@@ -274,8 +275,13 @@ struct StepLimits {
 // this many times as many.
 inline constexpr int kHandedWaitingFactor = 2;
 
-// Kept between two calls of DrainPreemptions; beyond it, the oldest is dropped.
-inline constexpr size_t kPreemptionRecordsMax = 1024;
+struct NextStep {
+  // Null: nothing can run now, or `stages` steps are in flight. Valid until the next call.
+  const StepPlan* plan = nullptr;
+  std::vector<PreemptionRecord> preemptions;  // while it was formed, in their order
+
+  explicit operator bool() const { return plan != nullptr; }
+};
 
 class Scheduler {
  public:
@@ -292,19 +298,18 @@ class Scheduler {
   virtual void Abort(RequestId id, std::optional<int> index, Time now,
                      std::vector<RequestOutput>& outputs) = 0;
 
-  // The next step, or nullptr when nothing can run now or `stages` steps are in flight. The plan
-  // stays valid until the next call. Delivered tokens are never delivered again. Appends the pulls
-  // that may start now.
-  virtual const StepPlan* Schedule(Time now, std::vector<KvPull>& pulls) = 0;
+  // Forms the next step. Delivered tokens are never delivered again. Appends the pulls that may
+  // start now.
+  virtual NextStep Schedule(Time now, std::vector<KvPull>& pulls) = 0;
   // Applies the result of a step by its id; a result of an unknown step is dropped and counted.
   // Outputs are appended; the last one of a request carries its RequestTimes. Appends the pulls
-  // that had to wait for the step.
-  virtual void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs,
-                      std::vector<KvPull>& pulls) = 0;
-  // Why some result was not taken because it cannot be of its step; ok: there was none. Its
-  // sequences have no token of it, and the caller gives up this scheduler with Detach.
-  virtual const Status& wrong_result() const = 0;
-  // The same for a caller whose requests import nothing. Crashes if there is a pull.
+  // that had to wait for the step. kInvalidArgument: why this result, or one before it, was not
+  // taken because it cannot be of its step. Its sequences have no token of it, and the caller gives
+  // up this scheduler with Detach.
+  virtual Status Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs,
+                        std::vector<KvPull>& pulls) = 0;
+  // The same for a caller whose requests import nothing and who trusts its stages. Crashes if there
+  // is a pull or a wrong result.
   const StepPlan* Schedule(Time now);
   void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs);
 
@@ -320,8 +325,6 @@ class Scheduler {
   // For what only the caller knows: what a pull brought, or what happened where the request was
   // before. Null: it is unknown or has ended. Valid until the next call.
   virtual TimeAccount* AccountOf(RequestId id) = 0;
-  // Appends the preemptions since the last call, oldest first.
-  virtual void DrainPreemptions(std::vector<PreemptionRecord>& records) = 0;
 
   // A pull ended, with the KV or without it; if any pull ended without it, the import is computed
   // here. Called once for every pull, even if the request was aborted or detached meanwhile: its
@@ -356,9 +359,11 @@ class Scheduler {
   // it was preempted in between. nullopt when it is unknown or has ended.
   virtual std::optional<DetachedRequest> Export(RequestId id, Time now, Duration hold_kv) = 0;
   // Keeps the request out of further steps. It keeps its blocks, although requests before it in
-  // order may still take them. True when no step in flight holds it, so all its tokens are
-  // delivered; otherwise call it again after the next Commit. True for unknown ids.
-  virtual bool Pause(RequestId id) = 0;
+  // order may still take them. Unknown ids are ignored.
+  virtual void Pause(RequestId id) = 0;
+  // Whether no step in flight holds the request, so that all its tokens are delivered; of a paused
+  // one this stays so. True for unknown ids.
+  virtual bool AtRest(RequestId id) const = 0;
   // Undoes Pause: the request continues here.
   virtual void Unpause(RequestId id) = 0;
   // What Export would return, for inspection: nothing is held, so the next Schedule may reuse the

@@ -43,9 +43,9 @@ class SchedulerImpl : public Scheduler {
   Status Add(NewRequest request, Time now) override;
   void Abort(RequestId id, std::optional<int> index, Time now,
              std::vector<RequestOutput>& outputs) override;
-  const StepPlan* Schedule(Time now, std::vector<KvPull>& pulls) override;
-  void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs,
-              std::vector<KvPull>& pulls) override;
+  NextStep Schedule(Time now, std::vector<KvPull>& pulls) override;
+  Status Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs,
+                std::vector<KvPull>& pulls) override;
   int steps_in_flight() const override { return ledger_.size(); }
   bool HasWork() const override { return !requests_.empty(); }
   SchedulerStats Stats() const override;
@@ -56,7 +56,6 @@ class SchedulerImpl : public Scheduler {
     return accounting_.Account(id, now);
   }
   TimeAccount* AccountOf(RequestId id) override { return accounting_.AccountOf(id); }
-  void DrainPreemptions(std::vector<PreemptionRecord>& records) override;
   void KvArrived(RequestId id, bool complete, Time now) override;
   void KvArrivedWithout(RequestId id, LayerRange lacking, Time now) override;
   std::vector<BlockIndex> HeldBlocks(RequestId id) const override { return holds_.BlocksOf(id); }
@@ -68,7 +67,8 @@ class SchedulerImpl : public Scheduler {
   }
   void ReleaseKv(RequestId id) override { holds_.Release(id); }
   std::optional<DetachedRequest> Export(RequestId id, Time now, Duration hold_kv) override;
-  bool Pause(RequestId id) override;
+  void Pause(RequestId id) override;
+  bool AtRest(RequestId id) const override;
   void Unpause(RequestId id) override;
   std::optional<DetachedRequest> Peek(RequestId id) const override;
   std::optional<DetachedRequest> Detach(RequestId id, Time now,
@@ -88,7 +88,6 @@ class SchedulerImpl : public Scheduler {
   void LimitSteps(const StepLimits& limits) override { limits_ = limits; }
   void SetCosts(const PreemptionCosts& costs) override { options_.costs = costs; }
   void ResetPrefixCache() override { kv_.ResetPrefixes(); }
-  const Status& wrong_result() const override { return results_.wrong(); }
   std::optional<RequestInfo> Stalled(Time now) const override;
   void CheckIntegrity() const override;
 
@@ -117,7 +116,7 @@ class SchedulerImpl : public Scheduler {
   // preemption.cc
   Grant Obtain(Request& request, int blocks, StepRoom& room);
   bool GrowReservation(Request& request, int blocks, StepRoom& room);
-  void Preempt(Request& victim, const Request& beneficiary, int blocks_needed, Time now);
+  void Preempt(Request& victim, const Request& beneficiary, int blocks_needed, StepRoom& room);
   void SwapOut(Request& victim);
 
   // commit.cc
@@ -175,7 +174,6 @@ class SchedulerImpl : public Scheduler {
 
   std::vector<kv::SwapMove> moves_;  // kept to reuse its memory
 
-  std::vector<PreemptionRecord> preemptions_;
   SchedulerStats stats_;
   uint64_t next_sequence_ = 1;
   ResultCheck results_{options_.check_results, options_.eos_token_ids};

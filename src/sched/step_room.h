@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "sched/request_table.h"
 #include "sched/scheduler.h"
@@ -25,8 +26,8 @@ struct StepRoom {
   int vectors = kVectorsPerStepMax;  // of requests for one
   // Ready decodes after the current request; counted when needed.
   std::optional<int> decodes_behind;
-  bool blocked = false;    // an earlier request waits for blocks: later ones must not take any
-  bool preempted = false;  // then this step admits no request
+  bool blocked = false;  // an earlier request waits for blocks: later ones must not take any
+  std::vector<PreemptionRecord> preemptions;  // if there are any, this step admits no request
 };
 
 // Even steps spread waiting prompts over this many steps per stage. But a step adds prompts until

@@ -53,7 +53,7 @@ class Side {
   }
 
   bool Step() {
-    const StepPlan* plan = scheduler_->Schedule(Time{}, pulls_);
+    const StepPlan* plan = scheduler_->Schedule(Time{}, pulls_).plan;
     if (plan == nullptr) return false;
     std::vector<std::byte> rows;
     StepResult result;
@@ -66,7 +66,7 @@ class Side {
       result = std::move(part.result);
     }
     std::vector<RequestOutput> outputs;
-    scheduler_->Commit(result, Time{}, outputs, pulls_);
+    EXPECT_TRUE(scheduler_->Commit(result, Time{}, outputs, pulls_).ok());
     for (const RequestOutput& out : outputs) {
       auto& tokens = tokens_[{out.request, out.index}];
       tokens.insert(tokens.end(), out.tokens.begin(), out.tokens.end());

@@ -120,9 +120,7 @@ class SchedulerScenario : public Scenario {
 
   bool Schedule() {
     const StepPlan* plan = harness().Schedule();
-    std::vector<PreemptionRecord> records;
-    harness().scheduler().DrainPreemptions(records);
-    for (const PreemptionRecord& r : records) {
+    for (const PreemptionRecord& r : harness().TakePreemptions()) {
       Say("preempt {} for {}: {}, {} blocks, {} tokens", names_[r.victim], names_[r.on_behalf_of],
           r.chosen == PreemptionMode::kSwap ? "swap" : "recompute", r.blocks_released,
           r.tokens_dropped);

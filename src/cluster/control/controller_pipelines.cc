@@ -81,10 +81,9 @@ void ControllerCore::On(ConnectionId from, const StepDone& message, Time now) {
     return;
   }
   const size_t first = outputs_.size();
-  pipelines_.Commit(*pipeline, message.result, now, outputs_);
-  const Status wrong = pipeline->scheduler->wrong_result();
+  const Status taken = pipelines_.Commit(*pipeline, message.result, now, outputs_);
   HandleOutputs(*pipeline, first, now);
-  if (!wrong.ok()) EndForViolation(from, wrong.message(), now);
+  if (!taken.ok()) EndForViolation(from, taken.message(), now);
 }
 
 void ControllerCore::On(ConnectionId from, const PipelineBroken& message, Time now) {

@@ -71,11 +71,11 @@ Status Harness::ExtendImport(RequestId id, const std::vector<ResumedSequence>& m
 }
 
 const StepPlan* Harness::Schedule() {
-  const StepPlan* plan = scheduler_->Schedule(now_, pulls_);
+  const NextStep step = scheduler_->Schedule(now_, pulls_);
+  preemptions_.insert(preemptions_.end(), step.preemptions.begin(), step.preemptions.end());
   Audit();
-  if (!plan) return nullptr;
-  CheckWrites(*plan);
-  return plan;
+  if (step) CheckWrites(*step.plan);
+  return step.plan;
 }
 
 void Harness::CheckWrites(const StepPlan& plan) {
@@ -117,7 +117,8 @@ void Harness::Commit(const std::function<void(StepResult&)>& change) {
   StepResult result = Run(flights_.front().plan);
   flights_.pop_front();
   if (change) change(result);
-  scheduler_->Commit(result, now_, fresh_, pulls_);
+  const Status taken = scheduler_->Commit(result, now_, fresh_, pulls_);
+  MR_CHECK(taken.ok()) << taken.message();
   Collect();
   Audit();
 }

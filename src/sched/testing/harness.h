@@ -76,6 +76,8 @@ class Harness {
   std::vector<RequestOutput> TakeOutputs() { return std::exchange(outputs_, {}); }
   // Every pull since the last call.
   std::vector<KvPull> TakePulls() { return std::exchange(pulls_, {}); }
+  // Every preemption since the last call.
+  std::vector<PreemptionRecord> TakePreemptions() { return std::exchange(preemptions_, {}); }
 
  private:
   using Prompt = std::shared_ptr<const std::vector<TokenId>>;
@@ -103,6 +105,7 @@ class Harness {
   std::vector<RequestOutput> fresh_;
   std::vector<RequestOutput> outputs_;
   std::vector<KvPull> pulls_;
+  std::vector<PreemptionRecord> preemptions_;
   std::map<std::pair<RequestId, int>, SequenceOutcome> outcomes_;
   std::map<RequestId, int> sequences_;
 };

@@ -322,7 +322,9 @@ class MovingWorld {
     const auto there = scheduler(to).Inspect(id, sides_[to]->now());
     ASSERT_TRUE(there.has_value());
     if (there->state != RequestState::kPulling) return;
-    const bool last = rng_.Between(0, 2) == 0 && scheduler(from).Pause(id);
+    bool last = rng_.Between(0, 2) == 0;
+    if (last) scheduler(from).Pause(id);
+    last = last && scheduler(from).AtRest(id);
     auto more = last ? scheduler(from).Detach(id, sides_[from]->now(), kMovesHold)
                      : scheduler(from).Export(id, sides_[from]->now(), kMovesHold);
     ASSERT_TRUE(more.has_value());

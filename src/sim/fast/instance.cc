@@ -85,7 +85,7 @@ Instance::Instance(const InstanceOptions& options, std::unique_ptr<sched::Schedu
 }
 
 void Instance::Submit(Time now, std::vector<Time>& ends) {
-  while (const StepPlan* plan = scheduler_->Schedule(now, pulls_)) {
+  while (const StepPlan* plan = scheduler_->Schedule(now, pulls_).plan) {
     InFlight step;
     if (!spare_.empty()) {
       step.answer = std::move(spare_.back());
@@ -162,7 +162,8 @@ void Instance::Finish(Time now, StepResult& result, std::vector<RequestOutput>& 
   if (timed && budget_->Ended(*timed)) {
     scheduler_->LimitSteps({.tokens_beside_decodes = budget_->tokens()});
   }
-  scheduler_->Commit(result, now, outputs, pulls_);
+  const Status taken = scheduler_->Commit(result, now, outputs, pulls_);
+  MR_CHECK(taken.ok()) << taken.message();
   CountKv(now);
   spare_.push_back(std::move(step.answer));
 }

@@ -69,7 +69,7 @@ class Player {
     } else if (const auto* exported = std::get_if<sched::LoggedExport>(&entry)) {
       (void)scheduler_->Export(exported->id, now, exported->hold_kv);
     } else if (const auto* pause = std::get_if<sched::LoggedPause>(&entry)) {
-      pause->paused ? (void)scheduler_->Pause(pause->id) : scheduler_->Unpause(pause->id);
+      pause->paused ? scheduler_->Pause(pause->id) : scheduler_->Unpause(pause->id);
     } else if (const auto* detach = std::get_if<sched::LoggedDetach>(&entry)) {
       if (scheduler_->Detach(detach->id, now, detach->hold_kv)) ids_.erase(detach->id);
     } else if (const auto* step = std::get_if<LoggedStep>(&entry)) {
@@ -86,7 +86,7 @@ class Player {
 
  private:
   bool Decide(const LoggedStep& logged, Time now) {
-    const StepPlan* plan = scheduler_->Schedule(now, pulls_);
+    const StepPlan* plan = scheduler_->Schedule(now, pulls_).plan;
     const LoggedStep ours = plan == nullptr ? LoggedStep{} : LoggedStep::Of(*plan, now);
     if (plan == nullptr || !ours.SameDecision(logged)) {
       report_.first_difference =
@@ -100,7 +100,7 @@ class Player {
   }
 
   bool Idle(Time now) {
-    const StepPlan* plan = scheduler_->Schedule(now, pulls_);
+    const StepPlan* plan = scheduler_->Schedule(now, pulls_).plan;
     if (!plan) return true;
     report_.first_difference = fmt::format("at {} ns: the log has no step; the replay decided {}",
                                            now.ns, Describe(LoggedStep::Of(*plan, now)));
@@ -127,8 +127,7 @@ class Player {
       report_.tokens += commit.tokens[i].has_value();
     }
     in_flight_.reset();
-    scheduler_->Commit(result, now, outputs_, pulls_);
-    return OkStatus();
+    return scheduler_->Commit(result, now, outputs_, pulls_);
   }
 
   const std::unique_ptr<sched::Scheduler> scheduler_;

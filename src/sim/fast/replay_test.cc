@@ -162,7 +162,7 @@ std::string RecordHandOvers(uint64_t seed, Rng& rng) {
         break;
       }
       case 1: (void)h.scheduler().Export(id, h.now(), Duration::Millis(20)); break;
-      case 2: (void)h.scheduler().Pause(id); break;
+      case 2: h.scheduler().Pause(id); break;
       case 3:
         if (pulls.empty()) break;
         (void)h.ExtendImport(pulls.back().id, {1, 2, 3}, pulls.back().end_token + 2);

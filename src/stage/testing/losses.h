@@ -73,13 +73,14 @@ class Way {
 
   bool Turn() {
     for (;;) {
-      const StepPlan* plan = scheduler_->Schedule({}, pulls_);
+      const StepPlan* plan = scheduler_->Schedule({}, pulls_).plan;
       if (plan != nullptr) in_flight_.push_back(*plan);
       Fetch();
       if (plan == nullptr) break;
     }
     if (in_flight_.empty()) return scheduler_->HasWork();
-    scheduler_->Commit(Run(in_flight_.front(), hops_.size()), {}, outputs_, pulls_);
+    EXPECT_TRUE(
+        scheduler_->Commit(Run(in_flight_.front(), hops_.size()), {}, outputs_, pulls_).ok());
     in_flight_.pop_front();
     scheduler_->CheckIntegrity();
     return true;

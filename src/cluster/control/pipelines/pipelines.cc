@@ -344,8 +344,8 @@ void Pipelines::TouchAll() {
   }
 }
 
-void Pipelines::Commit(Pipeline& pipeline, const StepResult& result, Time now,
-                       std::vector<RequestOutput>& outputs) {
+Status Pipelines::Commit(Pipeline& pipeline, const StepResult& result, Time now,
+                         std::vector<RequestOutput>& outputs) {
   if (!retries_.empty()) retries_.erase(RetryKey(pipeline.hops));
   const auto step = pipeline.timer.Done(result.id, now);
   if (step) pipeline.watch.Ended(*step);
@@ -360,9 +360,10 @@ void Pipelines::Commit(Pipeline& pipeline, const StepResult& result, Time now,
   }
   const bool swaps = options_.scheduler.num_host_blocks > 0 && pipeline.hops.size() == 1;
   if (measured && swaps) pipeline.scheduler->SetCosts(pipeline.prefill.costs());
-  pipeline.scheduler->Commit(result, now, outputs, pipeline.pulls);
+  Status taken = pipeline.scheduler->Commit(result, now, outputs, pipeline.pulls);
   dirty_.insert(pipeline.id);
   if (pipeline.scheduler->steps_in_flight() == 0) turns_.Idle(pipeline.id, dirty_);
+  return taken;
 }
 
 std::optional<double> Pipelines::PrefillTokensPerS(const Pipeline& pipeline) const {
@@ -388,17 +389,17 @@ std::set<PipelineId> Pipelines::FormSteps(Time now, const std::function<void(Pip
 void Pipelines::Form(Pipeline& pipeline, Time now) {
   const uint64_t returns = memory_.BeforeSteps(pipeline.id);
   if (turns_.MayStep(pipeline.id)) {
-    while (const StepPlan* plan = pipeline.scheduler->Schedule(now, pipeline.pulls)) {
-      pipeline.timer.Submitted(*plan, now);
-      const PipelineStep step{pipeline.id, std::make_shared<const StepPlan>(*plan), returns};
+    for (;;) {
+      const sched::NextStep next = pipeline.scheduler->Schedule(now, pipeline.pulls);
+      for (const sched::PreemptionRecord& p : next.preemptions) MR_LOG(info, "{}", p.Describe());
+      if (!next) break;
+      pipeline.timer.Submitted(*next.plan, now);
+      const PipelineStep step{pipeline.id, std::make_shared<const StepPlan>(*next.plan), returns};
       for (WorkerId worker : pipeline.workers.front()) outbox_.Send(worker, step);
     }
     turns_.Stepped(pipeline.id, pipeline.scheduler->steps_in_flight() > 0, ask_again_);
     memory_.AfterSteps(pipeline.id);
   }
-  preemptions_.clear();
-  pipeline.scheduler->DrainPreemptions(preemptions_);
-  for (const sched::PreemptionRecord& p : preemptions_) MR_LOG(info, "{}", p.Describe());
 }
 
 sched::SchedulerStats Pipelines::Stats() const {

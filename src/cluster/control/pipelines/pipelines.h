@@ -139,9 +139,9 @@ class Pipelines {
   // Something changed since its last step was formed.
   void Touch(PipelineId id) { dirty_.insert(id); }
   void TouchAll();
-  // A step has ended. Appends its outputs.
-  void Commit(Pipeline& pipeline, const StepResult& result, Time now,
-              std::vector<RequestOutput>& outputs);
+  // A step has ended. Appends its outputs; the status is that of Scheduler::Commit.
+  Status Commit(Pipeline& pipeline, const StepResult& result, Time now,
+                std::vector<RequestOutput>& outputs);
   // A worker that holds up its pipeline, and lives.
   struct Holder {
     WorkerId worker;
@@ -201,7 +201,6 @@ class Pipelines {
   EdgeFlows flows_;
   sched::SchedulerStats closed_;                     // counters of closed pipelines
   std::optional<double> last_prefill_tokens_per_s_;  // of the last step of any that was measured
-  std::vector<sched::PreemptionRecord> preemptions_;
 };
 
 }  // namespace millrace::cluster

@@ -84,7 +84,7 @@ class PipelinesTest : public ::testing::Test {
     for (const SequenceStep& s : step.plan->sequences) {
       result.sequences.push_back({.id = s.id, .token = 9});
     }
-    pipelines_.Commit(pipeline, result, now_, outputs_);
+    EXPECT_TRUE(pipelines_.Commit(pipeline, result, now_, outputs_).ok());
   }
   // The messages of one kind since the last call, by worker.
   template <typename T>
@@ -208,7 +208,7 @@ TEST_F(PipelinesTest, StepsThatDecodeKeepTheTpotLimit) {
     for (const SequenceStep& s : step.plan->sequences) {
       result.sequences.push_back({.id = s.id, .token = 9});
     }
-    pipelines.Commit(pipeline, result, now_, outputs_);
+    EXPECT_TRUE(pipelines.Commit(pipeline, result, now_, outputs_).ok());
     return step.plan->tokens.size();
   };
   Add(pipeline, 1, 16);

@@ -124,7 +124,8 @@ std::vector<RequestId> Migrations::Pausing() const {
 std::optional<Migrations::Paused> Migrations::Pause(RequestId id, sched::Scheduler& source,
                                                     sched::Scheduler& target, Time now,
                                                     std::vector<sched::KvPull>& pulls) {
-  if (!source.Pause(id)) return std::nullopt;
+  source.Pause(id);
+  if (!source.AtRest(id)) return std::nullopt;
   Paused paused{.migration = std::move(all_.extract(id).mapped())};
   paused.request = source.Detach(id, now, options_.hold_limit);
   if (!paused.request) {

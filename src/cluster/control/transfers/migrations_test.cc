@@ -39,13 +39,15 @@ class MigrationsTest : public ::testing::Test {
     Add(*source_, kRequest, prompt_tokens, max_tokens, n);
     Step();
   }
-  const StepPlan* Schedule(sched::Scheduler& scheduler) { return scheduler.Schedule(now_, pulls_); }
+  const StepPlan* Schedule(sched::Scheduler& scheduler) {
+    return scheduler.Schedule(now_, pulls_).plan;
+  }
   void Commit(sched::Scheduler& scheduler, const StepPlan& plan, TokenId token = 9) {
     StepResult result{.id = plan.id};
     for (const SequenceStep& s : plan.sequences) {
       result.sequences.push_back({.id = s.id, .token = token});
     }
-    scheduler.Commit(result, now_, outputs_, pulls_);
+    EXPECT_TRUE(scheduler.Commit(result, now_, outputs_, pulls_).ok());
   }
   void Step(int steps = 1) {
     for (; steps > 0; --steps) Commit(*source_, *Schedule(*source_));
@@ -166,7 +168,8 @@ TEST_F(MigrationsTest, APausedRequestContinuesIfItsTargetIsLost) {
   ASSERT_TRUE(Start().ok());
   BeginRound();
   ASSERT_TRUE(EndRound());
-  EXPECT_TRUE(source_->Pause(kRequest));
+  source_->Pause(kRequest);
+  EXPECT_TRUE(source_->AtRest(kRequest));
   EXPECT_EQ(Schedule(*source_), nullptr);
   (void)target_->Detach(kRequest, now_, std::nullopt);
   EXPECT_EQ(migrations_.Abandon(kRequest, source_.get(), nullptr, now_).to, kTo);

@@ -92,7 +92,7 @@ class TransfersTest : public ::testing::Test {
     TakePulls();
   }
   void EndStep(Pipeline& pipeline) {
-    const StepPlan* plan = pipeline.scheduler->Schedule(now_, pipeline.pulls);
+    const StepPlan* plan = pipeline.scheduler->Schedule(now_, pipeline.pulls).plan;
     ASSERT_NE(plan, nullptr);
     EndStep(pipeline, *plan);
   }
@@ -102,7 +102,7 @@ class TransfersTest : public ::testing::Test {
       result.sequences.push_back({.id = s.id, .token = 9});
     }
     std::vector<RequestOutput> outputs;
-    pipelines_.Commit(pipeline, result, now_, outputs);
+    EXPECT_TRUE(pipelines_.Commit(pipeline, result, now_, outputs).ok());
   }
   void EndPull(size_t index, bool well) {
     PullDone done{.transfer = orders_.at(index).transfer};
@@ -140,7 +140,7 @@ class TransfersTest : public ::testing::Test {
     transfers_.Closed(id, now_);
   }
   SequenceStep NextOf(Pipeline& pipeline) {
-    return pipeline.scheduler->Schedule(now_, pipeline.pulls)->sequences.at(0);
+    return pipeline.scheduler->Schedule(now_, pipeline.pulls).plan->sequences.at(0);
   }
 
   Time now_ = At(1);
