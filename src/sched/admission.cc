@@ -29,8 +29,8 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
     }
     accounting_.Settle(r, now);
     order_.Starts(r);
-    r.state == RequestState::kSwapped ? SwapIn(r) : StartFresh(r);
-    if (r.import.awaited && StartPulling(r)) {
+    r.state == RequestState::kSwapped ? preemption_.SwapIn(r) : StartFresh(r);
+    if (r.import.awaited && imports_.Start(r)) {
       r.import.since = now;
       if (r.times.last_token && !r.import.open) {
         const Time left = std::max(*r.times.last_token, r.times.last_scheduled.value_or(Time{}));
@@ -127,18 +127,6 @@ void SchedulerImpl::StartFresh(Request& request) {
   s.output.reserve(std::min(request.output_limit, kOutputReserveMax));
   reservations_.Take(request);
   MR_CHECK(kv_.Grow(s.table, target)) << "admission counted wrong for request " << request.spec.id;
-}
-
-void SchedulerImpl::SwapIn(Request& request) {
-  moves_.clear();
-  for (Sequence& s : request.sequences) {
-    if (s.started && s.live()) moves_.push_back({&s.host_table, &s.table, std::nullopt});
-  }
-  reservations_.Take(request);
-  for (Sequence& s : request.sequences) s.swapped_in_by = ledger_.next();
-  builder_.SwapIn(moves_);
-  // The step that ended the prompt may have been in flight when it was swapped out.
-  forks_.MaybeStart(request);
 }
 
 }  // namespace millrace::sched

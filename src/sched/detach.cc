@@ -59,7 +59,7 @@ std::optional<DetachedRequest> SchedulerImpl::Detach(RequestId id, Time now,
   if (!r || r->state == RequestState::kFinished) return std::nullopt;
   accounting_.Settle(*r, now);
   DetachedRequest goes = MakeDetached(*r, hold_kv ? std::optional(now + *hold_kv) : std::nullopt);
-  Leave(*r);
+  endings_.Leave(*r);
   return goes;
 }
 
@@ -72,24 +72,6 @@ std::vector<DetachedRequest> SchedulerImpl::DetachAll(Time now) {
   std::vector<DetachedRequest> left;
   for (const auto& [key, id] : order) left.push_back(*Detach(id, now, std::nullopt));
   return left;
-}
-
-// The id may be added again at once, even while steps in flight still hold the old request.
-void SchedulerImpl::Leave(Request& request) {
-  for (Sequence& s : request.sequences) {
-    if (s.live()) IndexPrefixes(s);
-  }
-  order_.Leaves(request);
-  requests_.Finish(request);
-  request.sharing_prompt = false;
-  request.detached = true;
-  for (Sequence& s : request.sequences) {
-    if (s.live()) Discard(s);
-  }
-  forks_.UpdatePromise(request);
-  ++stats_.requests_detached;
-  requests_.Leave(request);
-  if (request.in_flight == 0) Reap(request);
 }
 
 }  // namespace millrace::sched

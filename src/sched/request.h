@@ -192,6 +192,13 @@ inline void FreeBlocks(kv::KvCache& kv, Sequence& sequence) {
   kv.FreeHost(sequence.host_table);
 }
 
+// Makes its blocks that are full and computed available to other requests.
+inline void IndexPrefixes(kv::KvCache& kv, Sequence& sequence) {
+  const Request& r = *sequence.request;
+  if (r.state != RequestState::kRunning || !sequence.started) return;
+  kv.Index(sequence.chain, r.TokensOf(sequence), sequence.table, sequence.computed);
+}
+
 // All of its KV. The token of a step in flight still counts; only its KV does not.
 inline void DropKv(kv::KvCache& kv, Request& victim) {
   for (Sequence& s : victim.sequences) {

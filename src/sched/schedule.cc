@@ -1,4 +1,6 @@
-// Builds the next step: each sequence with as many tokens as it lacks and the step has room for.
+// The steps: the next one has each sequence with as many tokens as it lacks and the step has room
+// for; the result of one is found by its step id. A result of a step that is not in flight is
+// dropped and counted.
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -27,7 +29,7 @@ NextStep SchedulerImpl::Schedule(Time now, std::vector<KvPull>& pulls) {
     stats_.copied_blocks += plan->copies.size();
     last_moved_ = now;
   } else {
-    DropUnsentSwaps();
+    preemption_.DropUnsentSwaps();
   }
   pulls_.TakeReady(ledger_.first_in_flight(), pulls);
   return {plan, std::move(room.preemptions)};
@@ -47,15 +49,43 @@ void SchedulerImpl::ScheduleRunning(size_t position, StepRoom& room) {
   if (!builder_.Choose(r, room)) return;
   if (const int blocks = builder_.BlocksNeeded(/*on_host=*/false); blocks > 0) {
     if (room.blocked) return;
-    const Grant grant = Obtain(r, blocks, room);
-    if (grant == Grant::kWait) {
+    if (!preemption_.Obtain(r, blocks, room)) {
       room.blocked = lacks_blocks_ = true;
       r.verdict = {Verdict::Reason::kGrowth, blocks, kv_.available()};
       r.lacked_blocks = true;
+      return;
     }
-    if (grant != Grant::kGranted) return;
   }
   builder_.Emit(r, room);
+}
+
+Status SchedulerImpl::Commit(const StepResult& result, Time now,
+                             std::vector<RequestOutput>& outputs, std::vector<KvPull>& pulls) {
+  std::optional<StepLedger::Step> step = ledger_.Take(result.id);
+  if (!step) {
+    ++stats_.results_dropped;
+    return results_.wrong();
+  }
+  kv_.CompleteSteps(StepId(ledger_.first_in_flight().value() - 1));
+  results_.Apply(result, *step, now, outputs);
+  ledger_.Reuse(std::move(*step));
+  last_moved_ = now;
+  pulls_.TakeReady(ledger_.first_in_flight(), pulls);
+  return results_.wrong();
+}
+
+void SchedulerImpl::Abort(RequestId id, std::optional<int> index, Time now,
+                          std::vector<RequestOutput>& outputs) {
+  Request* r = requests_.Find(id);
+  if (!r || (r->beams && index)) return;  // no beam is an answer yet
+  accounting_.Settle(*r, now);
+  endings_.Abort(*r, index, outputs);
+}
+
+// Blocks that are taken away are not returned while a step in flight copies out of them.
+std::vector<BlockIndex> SchedulerImpl::TakeReturned() {
+  const StepId first = ledger_.first_in_flight();
+  return kv_.device().TakeReturned([&](BlockIndex block) { return pulls_.IsRead(block, first); });
 }
 
 }  // namespace millrace::sched

@@ -1,13 +1,11 @@
-// The scheduler: what it decides, over parts that own their state. request_table.h has the
+// SchedulerImpl: decides what runs next, over parts that own their state. request_table.h has the
 // requests, step_ledger.h the steps in flight, step_room.h what the next step may have,
-// step_builder.h the plan being built, waiting_order.h who is next, prompt_forks.h and
-// beam_sequences.h the KV that the sequences of a prompt share,
-// reservations.h what is promised, kv_transfers.h what is pulled or held. The methods by file:
-//   scheduler.cc  options, Add                schedule.cc   the next step from what runs
-//   mix_*.cc      composition of a step
-//   admission.cc  which requests may start    preemption.cc which are preempted
-//   commit.cc     applies a step's result     lifecycle.cc  finish, abort, retire
-//   handoff.cc    KV that is imported from another stage
+// step_builder.h the plan being built, waiting_order.h who is next, preemption.h who gives way,
+// step_results.h what results do, endings.h how sequences end, imports.h the KV that comes from
+// other stages, prompt_forks.h the KV that the sequences of a prompt share, reservations.h what is
+// promised, kv_transfers.h what is pulled or held. The methods by file:
+//   scheduler.cc  options, Add                schedule.cc   forms steps, commits results
+//   mix_*.cc      composition of a step       admission.cc  which requests may start
 //   detach.cc     requests that leave to continue elsewhere
 //   inspect.cc    read-only views
 // Private to this folder.
@@ -21,17 +19,19 @@
 
 #include "kv/kv_cache.h"
 #include "sched/accounting.h"
-#include "sched/beam_sequences.h"
+#include "sched/endings.h"
+#include "sched/imports.h"
 #include "sched/inspection.h"
 #include "sched/kv_transfers.h"
+#include "sched/preemption.h"
 #include "sched/prompt_forks.h"
 #include "sched/request.h"
 #include "sched/request_table.h"
 #include "sched/reservations.h"
-#include "sched/result_check.h"
 #include "sched/scheduler.h"
 #include "sched/step_builder.h"
 #include "sched/step_ledger.h"
+#include "sched/step_results.h"
 #include "sched/waiting_order.h"
 
 namespace millrace::sched {
@@ -56,12 +56,19 @@ class SchedulerImpl : public Scheduler {
     return accounting_.Account(id, now);
   }
   TimeAccount* AccountOf(RequestId id) override { return accounting_.AccountOf(id); }
-  void KvArrived(RequestId id, bool complete, Time now) override;
-  void KvArrivedWithout(RequestId id, LayerRange lacking, Time now) override;
+  void KvArrived(RequestId id, bool complete, Time now) override {
+    imports_.KvArrived(id, complete, now);
+  }
+  void KvArrivedWithout(RequestId id, LayerRange lacking, Time now) override {
+    imports_.KvArrivedWithout(id, lacking, now);
+  }
   std::vector<BlockIndex> HeldBlocks(RequestId id) const override { return holds_.BlocksOf(id); }
   Status ExtendImport(RequestId id, const std::vector<ResumedSequence>& more,
-                      const std::vector<int>& imported_tokens, std::vector<KvPull>& pulls) override;
-  void CloseImport(RequestId id, Time now) override;
+                      const std::vector<int>& imported_tokens,
+                      std::vector<KvPull>& pulls) override {
+    return imports_.Extend(id, more, imported_tokens, pulls);
+  }
+  void CloseImport(RequestId id, Time now) override { imports_.Close(id, now); }
   bool ExtendHold(RequestId id, Time now, Duration hold_kv) override {
     return holds_.Extend(id, now, hold_kv);
   }
@@ -92,8 +99,6 @@ class SchedulerImpl : public Scheduler {
   void CheckIntegrity() const override;
 
  private:
-  enum class Grant { kGranted, kWait, kPreempted };
-
   // mix_mixed.cc, mix_prefill_first.cc
   void PrefetchAfter(size_t position) const;
   void FillMixed(StepRoom& room, Time now);
@@ -111,43 +116,9 @@ class SchedulerImpl : public Scheduler {
   Verdict ConsiderSwapped(Request& request);
   Verdict VerdictFor(const Request& request, int needed) const;
   void StartFresh(Request& request);
-  void SwapIn(Request& request);
-
-  // preemption.cc
-  Grant Obtain(Request& request, int blocks, StepRoom& room);
-  bool GrowReservation(Request& request, int blocks, StepRoom& room);
-  void Preempt(Request& victim, const Request& beneficiary, int blocks_needed, StepRoom& room);
-  void SwapOut(Request& victim);
-
-  // commit.cc
-  void Apply(const StepLedger::Step& step, const StepLedger::Entry& entry, const Status& step_error,
-             const SequenceResult* result, Time now, std::vector<RequestOutput>& outputs);
-  void AdvanceComputed(const StepLedger::Entry& entry);
-  void IndexPrefixes(Sequence& sequence);
-  void NoteOutput(Request& request, int tokens, Time now);
-  void TakeOutput(Sequence& sequence, const SequenceResult& result, Time now,
-                  std::vector<RequestOutput>& outputs);
-  void TakeBeam(Sequence& sequence, const SequenceResult& result, bool kept, Time now,
-                std::vector<RequestOutput>& outputs);
-  void Fail(Sequence& sequence, const Status& error, std::vector<RequestOutput>& outputs);
-
-  // lifecycle.cc
-  void End(Sequence& sequence, FinishReason reason, RequestOutput& output);
-  void Discard(Sequence& sequence);
-  void LeaveOthers(Sequence& sequence);
-  void Retire(Request& request);
-  void Reap(Request& request);
-
-  // handoff.cc
-  bool StartPulling(Request& request);
-  void MaybeEndImport(Request& request, Time now);
-  void EndImport(Request& request);
-  void DropUnsentSwaps();
-  void HoldKv(const Sequence& sequence);
 
   // detach.cc
   DetachedRequest MakeDetached(const Request& request, std::optional<Time> hold_until);
-  void Leave(Request& request);
 
   // inspect.cc
   SchedulerView View() const;
@@ -165,20 +136,24 @@ class SchedulerImpl : public Scheduler {
   WaitingOrder order_;
   StepLedger ledger_;
   StepBuilder builder_;
-  BeamSequences beams_{kv_, builder_, next_sequence_};
   Accounting accounting_{requests_, ledger_};
   bool lacks_blocks_ = false;  // a request was left out of the last Schedule
   // For StepMix::kPrefillFirst.
   int prompt_steps_ = 0;        // since the last step of decodes
   bool decodes_short_ = false;  // the last one lacked blocks
 
-  std::vector<kv::SwapMove> moves_;  // kept to reuse its memory
-
   SchedulerStats stats_;
   uint64_t next_sequence_ = 1;
-  ResultCheck results_{options_.check_results, options_.eos_token_ids};
   Time last_moved_;  // when a step was last built or applied, or work was added to an idle
                      // scheduler
+
+  Endings endings_{
+      {kv_, requests_, order_, ledger_, builder_, forks_, reservations_, holds_, stats_}};
+  Preemption preemption_{{options_, kv_, requests_, ledger_, builder_, forks_, reservations_,
+                          pulls_, accounting_, stats_}};
+  Imports imports_{{kv_, requests_, ledger_, forks_, pulls_, accounting_, endings_, last_moved_}};
+  StepResults results_{
+      {options_, kv_, order_, builder_, forks_, accounting_, endings_, stats_, next_sequence_}};
 };
 
 }  // namespace millrace::sched
