@@ -42,7 +42,8 @@ SUB_LEVELS = {
         "fleet": 4,
     },
     "cluster/control": {
-        "parts": 0, "layout": 1, "routing": 2, "pipelines": 3, "transfers": 4, "": 5,
+        "parts": 0, "layout": 1, "routing": 2, "pipelines": 3, "transfers": 4,
+        "lifecycle": 5, "": 6,
     },
     "model": {"": 0, "arch": 1},
     "ops": {"process": 0, "hub": 0, "profile": 0, "cluster": 0, "autopilot": 1, "fleet": 1},

@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-FILES_MAX = (26, 20)  # of a token, of a plan
+FILES_MAX = (26, 19)  # of a token, of a plan
 ROW = re.compile(r"^\| (\d+) \| `([^`]+)` \| `([^`]+)` \| (.+) \|$", re.MULTILINE)
 
 

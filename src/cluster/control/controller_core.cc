@@ -1,4 +1,4 @@
-// Creation, operators' calls, and time.
+// Creation, operators' calls, time, and the layout that pipelines follow.
 #include "cluster/control/controller_core.h"
 
 #include <fmt/format.h>
@@ -67,8 +67,19 @@ ControllerCore::ControllerCore(ControllerOptions options)
                   .secret = options_.secret,
                   .links = machines_.probes()},
                  members_, deployment_, pipelines_, requests_, memory_, ids_, outbox_),
-      placements_(options_, options_.scheduler.block_size, deployment_, pipelines_, requests_,
-                  transfers_, memory_) {}
+      lifecycle_({.block_size = options_.scheduler.block_size,
+                  .waiting_limit = options_.waiting_limit,
+                  .overtake_limit = options_.overtake_limit,
+                  .hold_limit = options_.hold_limit},
+                 options_, members_, deployment_, pipelines_, requests_, transfers_, memory_,
+                 counters_),
+      closer_(options_.hold_limit, members_, deployment_, pipelines_, requests_, transfers_,
+              memory_, lifecycle_, counters_),
+      view_({.term = options_.term,
+             .scheduler = options_.scheduler,
+             .cross_class_replay = options_.cross_class_replay},
+            {members_, machines_, deployment_, memory_, pipelines_, requests_, transfers_,
+             lifecycle_, counters_}) {}
 
 ControllerCore::~ControllerCore() = default;
 
@@ -113,7 +124,7 @@ Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
   if (worker == nullptr) {
     return NotFound(fmt::format("no worker is named {}; `millrace status` lists them", name));
   }
-  const Request* request = requests_.Find(id);
+  const Requests::Request* request = requests_.Find(id);
   if (request == nullptr) return NotFound("the request is unknown or has ended");
   if (!request->pipeline)
     return FailedPrecondition("the request is waiting and has no KV to migrate");
@@ -144,30 +155,65 @@ void ControllerCore::Tick(Time now) {
   }
   for (const auto& [worker, why] : pipelines_.Holders(now)) LoseStillWorker(worker, why, now);
   requests_.StoodStill(members_.stood_still());
-  ExpireWaiting(now);
+  lifecycle_.Expire(now);
   transfers_.Tick(now);
   requests_.TryQueue();
   pipelines_.TouchAll();  // leases and overdue retries
   deployment_.Check();
   machines_.Tick(requests_.size() > 0 || deployment_.changing(), now);
-  retire_ = true;
+  closer_.LookAgain();
 }
 
 void ControllerCore::Advance(Time now) {
   Reconcile(now);
-  if (requests_.TakeTryQueue()) Dispatch(now);
+  lifecycle_.Dispatch(now);
   for (auto& [id, request] : transfers_.ContinuePauses(now)) {
-    Requeue(id, std::move(request), TimeCause::kMove, now);
+    lifecycle_.Requeue(id, std::move(request), TimeCause::kMove, now);
   }
   const std::set<PipelineId> starved =
       pipelines_.FormSteps(now, [&](Pipeline& pipeline) { transfers_.StartPulls(pipeline, now); });
-  if (!starved.empty()) MakeRoom(starved, now);
+  if (!starved.empty()) closer_.MakeRoom(starved, now);
 }
 
-void ControllerCore::TakeActions(std::vector<ControllerAction>& actions) { outbox_.Take(actions); }
+// Brings the workers to what the deployment wants, and the pipelines to the layout in force.
+void ControllerCore::Reconcile(Time now) {
+  if (transfers_.TakeDropped()) closer_.LookAgain();
+  while (deployment_.due() || closer_.due()) {
+    if (deployment_.due()) FollowLayout(deployment_.Reconcile(InUse(), now), now);
+    closer_.Retire(now);
+  }
+}
 
-void ControllerCore::TakeOutputs(std::vector<RequestOutput>& outputs) {
-  MoveOnto(outputs_, outputs);
+Deployment::InUse ControllerCore::InUse() const {
+  Deployment::InUse in_use;
+  const auto add = [&](const PipelineHop& hop, std::set<WorkerId>& workers) {
+    in_use.shards.insert(hop.shards.begin(), hop.shards.end());
+    for (const WorkerAddress& rank : hop.ranks) workers.insert(rank.worker);
+  };
+  for (const auto& [id, pipeline] : pipelines_.all()) {
+    for (const PipelineHop& hop : pipeline.hops) add(hop, in_use.running);
+  }
+  transfers_.ForEachSurvivingHop([&](const PipelineHop& hop) { add(hop, in_use.keeping); });
+  return in_use;
+}
+
+void ControllerCore::FollowLayout(const Deployment::Changes& changes, Time now) {
+  if (changes.switched) pipelines_.RetireUnplanned(layout());
+  if (changes.switched || changes.stages) {
+    pipelines_.RetireClosing(layout());
+    lifecycle_.DropLostPlaces();
+    requests_.TryQueue();
+    closer_.LookAgain();
+  }
+  OpenPipelines(now);
+}
+
+// Opens all pipelines in advance. A prompt that is handed over keeps its KV only if its decode
+// pipeline is open.
+void ControllerCore::OpenPipelines(Time now) {
+  for (const PlannedPipeline& planned : layout().pipelines) {
+    (void)pipelines_.FindOrOpen(layout(), planned.route, planned.role, now);
+  }
 }
 
 }  // namespace millrace::cluster

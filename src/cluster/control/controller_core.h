@@ -5,9 +5,9 @@
 // fault lab run the same object.
 //
 // Its parts have headers and tests of their own: Membership, Deployment (which worker holds which
-// layers), Pipelines, KvMemory, Requests, Placements (of requests on routes), Transfers (of KV
-// between pipelines).
-// Deployment and pipelines act in Advance only; events before it leave marks.
+// layers), Pipelines, KvMemory, Requests, Transfers (of KV between pipelines), RequestLifecycle
+// (from Submit to the last output), PipelineCloser (how pipelines end), ControllerView (status).
+// Deployment and retirement act in Advance only; events before it leave marks.
 //
 // Invariants:
 //  - Requests with the same route share a pipeline, which has one scheduler and one block table per
@@ -21,10 +21,8 @@
 //  - A request moves between pipelines with its KV (hand-over from prefill to decode, migration, a
 //    new plan). If the transfer fails, its KV is computed again from its tokens.
 //
-// Files: controller_core.cc (operators' calls, time), controller_workers.cc (joins and losses of
-// workers), controller_retire.cc (pipelines follow the layout), controller_pipelines.cc (steps),
-// controller_requests.cc (queue and outputs), controller_describe.cc (status),
-// controller_status.cc (counters, single requests).
+// Files: controller_core.cc (operators' calls, time, the layout), controller_workers.cc (joins and
+// losses of workers), controller_pipelines.cc (what their workers answer).
 //
 // The loop of a host (ControllerHost, the simulator, the fault lab):
 //
@@ -58,24 +56,26 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
 #include "cluster/control/controller_status.h"
+#include "cluster/control/controller_view.h"
 #include "cluster/control/layout/deployment.h"
 #include "cluster/control/layout/kv_memory.h"
 #include "cluster/control/layout/layout.h"
+#include "cluster/control/lifecycle/pipeline_closer.h"
+#include "cluster/control/lifecycle/placements.h"
+#include "cluster/control/lifecycle/request_lifecycle.h"
 #include "cluster/control/machine_reports.h"
 #include "cluster/control/parts/id_source.h"
 #include "cluster/control/parts/membership.h"
 #include "cluster/control/parts/outbox.h"
 #include "cluster/control/pipelines/pipelines.h"
 #include "cluster/control/pipelines/ttft_forecast.h"
-#include "cluster/control/placements.h"
-#include "cluster/control/routing/dispatch.h"
 #include "cluster/control/routing/requests.h"
-#include "cluster/control/transfers/departure.h"
 #include "cluster/control/transfers/transfers.h"
 #include "core/connection_id.h"
 #include "core/output.h"
@@ -124,9 +124,11 @@ class ControllerCore {
   // kInvalidArgument: it can never fit. kResourceExhausted: too many requests wait.
   // kFailedPrecondition: its output is constrained, and there is no tokenizer. kUnavailable: every
   // pipeline has a worker that is too old for it.
-  Status Submit(sched::NewRequest request, Time now, std::string_view computed_by = {});
+  Status Submit(sched::NewRequest request, Time now, std::string_view computed_by = {}) {
+    return lifecycle_.Submit(std::move(request), now, computed_by);
+  }
   // Ends the request or its sequence `index`; unknown ones are ignored.
-  void Abort(RequestId id, std::optional<int> index, Time now);
+  void Abort(RequestId id, std::optional<int> index, Time now) { lifecycle_.Abort(id, index, now); }
 
   void Receive(ConnectionId from, ToController message, Time now);
   void Beat(ConnectionId from, const Heartbeat& beat, Time now);
@@ -144,22 +146,28 @@ class ControllerCore {
   void Advance(Time now);
 
   // What was produced since the last call, in order.
-  void TakeActions(std::vector<ControllerAction>& actions);
-  void TakeOutputs(std::vector<RequestOutput>& outputs);
+  void TakeActions(std::vector<ControllerAction>& actions) { outbox_.Take(actions); }
+  void TakeOutputs(std::vector<RequestOutput>& outputs) { lifecycle_.TakeOutputs(outputs); }
 
   std::optional<Duration> PredictedTtft(int prompt_tokens) const {
     return ForecastTtft(prompt_tokens, pipelines_, requests_, !layout().prefill.empty());
   }
-  std::optional<std::string> Missing() const;
-  ClusterStatus Describe(Time now) const;
-  sched::SchedulerStats Stats() const;  // summed over all pipelines
-  std::optional<sched::RequestInfo> Inspect(RequestId id, Time now) const;
-  std::optional<TimeAccount> Account(RequestId id, Time now) const;  // as of Generator
-  std::vector<sched::RequestInfo> InspectAll(Time now) const;
-  std::optional<StalledRequest> Stalled(Time now) const;  // of any pipeline (watchdog)
+  std::optional<std::string> Missing() const { return lifecycle_.Missing(); }
+  ClusterStatus Describe(Time now) const { return view_.Describe(now); }
+  sched::SchedulerStats Stats() const { return view_.Stats(); }  // summed over all pipelines
+  std::optional<sched::RequestInfo> Inspect(RequestId id, Time now) const {
+    return view_.Inspect(id, now);
+  }
+  std::optional<TimeAccount> Account(RequestId id, Time now) const {  // as of Generator
+    return view_.Account(id, now);
+  }
+  std::vector<sched::RequestInfo> InspectAll(Time now) const { return view_.InspectAll(now); }
+  std::optional<StalledRequest> Stalled(Time now) const {  // of any pipeline (watchdog)
+    return pipelines_.Stalled(now);
+  }
   // Workers that were lost because they stand still, until they join again.
   const std::vector<Membership::Still>& still() const { return members_.still(); }
-  ControllerCounters counters() const;
+  ControllerCounters counters() const { return view_.counters(); }
   int64_t epoch() const { return layout().plan.epoch; }                // of the plan in force
   int64_t newest_epoch() const { return deployment_.newest_epoch(); }  // of the newest one begun
   // The last change of plan, if it was given up.
@@ -167,15 +175,20 @@ class ControllerCore {
   size_t requests() const { return requests_.size(); }
   // Checks that the tables here agree with each other and with every pipeline's scheduler. Crashes
   // with the reason if they do not.
-  void CheckIntegrity() const;
+  void CheckIntegrity() const { view_.CheckIntegrity(); }
 
  private:
   using Worker = Membership::Worker;
-  using Request = Requests::Request;
 
   explicit ControllerCore(ControllerOptions options);
 
   const Layout& layout() const { return deployment_.layout(); }
+
+  // controller_core.cc
+  void Reconcile(Time now);
+  Deployment::InUse InUse() const;
+  void FollowLayout(const Deployment::Changes& changes, Time now);
+  void OpenPipelines(Time now);
 
   // controller_workers.cc
   void Admit(ConnectionId connection, Join join, Time now);
@@ -186,51 +199,16 @@ class ControllerCore {
   void LoseStillWorker(WorkerId id, const Status& reason, Time now);
   void On(ConnectionId from, const ShardLoaded& message, Time now);
   void On(ConnectionId from, const ShardProgress& message, Time now);
-
-  // controller_retire.cc
-  void Reconcile(Time now);
-  Deployment::InUse InUse() const;
-  void FollowLayout(const Deployment::Changes& changes, Time now);
-  void RetirePipelines(Time now);
-  // Whether a request that cannot move stays, or leaves and waits.
-  enum class IfStuck : uint8_t { kLeave, kStay };
-  void TakeOut(Pipeline& pipeline, RequestId id, IfStuck if_stuck, Time now);
+  void On(ConnectionId from, const Leaving& message, Time now);
+  void On(ConnectionId from, const Staying& message, Time now);
+  void On(ConnectionId from, const Join& message, Time now);
 
   // controller_pipelines.cc
-  void OpenPipelines(Time now);
   void UseOpened();
   void On(ConnectionId from, const PipelineOpened& message, Time now);
   void On(ConnectionId from, const StepDone& message, Time now);
   void On(ConnectionId from, const PipelineBroken& message, Time now);
   void On(ConnectionId from, const PullDone& message, Time now);
-  // `failed`: the hop whose collective has failed.
-  void LosePipeline(PipelineId id, const Status& reason, const PipelineLoss& loss, Time now,
-                    const PipelineHop* failed = nullptr);
-  void RemakeCollective(const PipelineHop& hop, const Status& reason, Time now);
-  void ClosePipeline(PipelineId id, Time now);
-  void MakeRoom(const std::set<PipelineId>& starved, Time now);
-  bool EvictFor(PipelineId starved, Time now);
-
-  // controller_requests.cc
-  // kNotYet: the request waits for an event of its own, which does not block the requests behind
-  // it.
-  enum class Placed : uint8_t { kYes, kNoPipeline, kNoRoom, kNotYet, kNever };
-  void Dispatch(Time now);
-  Placed Place(RequestId id, std::set<PipelineId>& full, Time now);
-  Status AddTo(Pipeline& pipeline, RequestId id, Time now);
-  void Requeue(RequestId id, sched::NewRequest request, TimeCause because, Time now);
-  void EndWaiting(RequestId id, FinishReason reason, const Status& error, std::optional<int> index,
-                  Time now);
-  void ExpireWaiting(Time now);
-  void EndAfterDeaths(RequestId id, const Status& reason, Time now);
-  std::string WhyItWaits(const Request& request) const;
-  void HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now);
-  void HandleOutputs(Pipeline& pipeline, size_t first, Time now);
-  void Forget(RequestId id);
-
-  void On(ConnectionId from, const Leaving& message, Time now);
-  void On(ConnectionId from, const Staying& message, Time now);
-  void On(ConnectionId from, const Join& message, Time now);
 
   const ControllerOptions options_;
   IdSource ids_;
@@ -242,13 +220,10 @@ class ControllerCore {
   Pipelines pipelines_;
   Requests requests_;
   Transfers transfers_;
-  Placements placements_;
-  bool retire_ = false;  // retiring pipelines may have emptied
-
-  std::vector<RequestOutput> outputs_;
-  std::vector<size_t> notable_outputs_;
   ControllerCounters counters_;
-  EdgeFlows::Table before_plan_;  // what had flowed when the plan in force came into force
+  RequestLifecycle lifecycle_;
+  PipelineCloser closer_;
+  ControllerView view_;
 };
 
 }  // namespace millrace::cluster

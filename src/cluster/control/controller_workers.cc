@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "cluster/control/controller_core.h"
+#include "cluster/control/transfers/departure.h"
 
 namespace millrace::cluster {
 
@@ -64,13 +65,14 @@ void ControllerCore::LoseWorker(WorkerId id, const Status& reason, bool disconne
   if (disconnect) outbox_.Disconnect(worker.connection, reason.message());
   const std::string cause = fmt::format("worker {}: {}", worker.join.name, reason.message());
   for (PipelineId pipeline : pipelines_.Using(id)) {
-    LosePipeline(pipeline, Unavailable(cause), {PipelineEnd::kDeath, {}, worker.join.name}, now);
+    closer_.Lose(pipeline, Unavailable(cause), {PipelineEnd::kDeath, {}, worker.join.name}, now);
   }
   memory_.LoseWorker(id);
   machines_.WorkerLost(id);
   // Peers may have reported the loss before. The requests that ran there may be its cause.
   for (RequestId suspected : requests_.blame().CountSuspectedOf(id, worker.join.name)) {
-    if (requests_.at(suspected).waiting) EndAfterDeaths(suspected, Unavailable(cause), now);
+    if (requests_.at(suspected).waiting)
+      lifecycle_.EndAfterDeaths(suspected, Unavailable(cause), now);
   }
 }
 

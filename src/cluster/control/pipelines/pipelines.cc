@@ -294,6 +294,7 @@ void Pipelines::RetireUnplanned(const Layout& layout) {
       Retire(pipeline);
     }
   }
+  flows_before_layout_ = Flows();
 }
 
 void Pipelines::RetireClosing(const Layout& layout) {

@@ -160,7 +160,9 @@ class Pipelines {
   void HandedOver(const std::string& from, const std::string& to, const EdgeFlows::Flow& flow) {
     flows_.Add({from, to, EdgePhase::kHandOver}, flow);
   }
-  EdgeFlows::Table Flows() const;              // so far
+  EdgeFlows::Table Flows() const;  // so far
+  // What had flowed when the layout in force came into force.
+  const EdgeFlows::Table& FlowsBeforeLayout() const { return flows_before_layout_; }
   uint64_t opened() const { return opened_; }  // so far
   sched::SchedulerStats Stats() const;         // summed over all, with counters of closed ones
   std::optional<StalledRequest> Stalled(Time now) const;  // of any of them (watchdog)
@@ -199,6 +201,7 @@ class Pipelines {
   std::map<std::string, Retry> retries_;  // by the shards and layers of the hops
   uint64_t opened_ = 0;
   EdgeFlows flows_;
+  EdgeFlows::Table flows_before_layout_;
   sched::SchedulerStats closed_;                     // counters of closed pipelines
   std::optional<double> last_prefill_tokens_per_s_;  // of the last step of any that was measured
 };

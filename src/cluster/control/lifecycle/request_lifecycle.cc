@@ -1,13 +1,11 @@
-// Requests: the queue, the choice of a pipeline, and outputs.
+#include "cluster/control/lifecycle/request_lifecycle.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
-#include "base/check.h"
-#include "base/log.h"
-#include "cluster/control/controller_core.h"
+#include "cluster/control/layout/layout.h"
 #include "cluster/control/pipelines/ttft_forecast.h"
 
 namespace millrace::cluster {
@@ -45,12 +43,27 @@ constexpr int kOvertakersMax = 64;
 
 }  // namespace
 
-Status ControllerCore::Submit(sched::NewRequest request, Time now, std::string_view computed_by) {
+RequestLifecycle::RequestLifecycle(const RequestLifecycleOptions& options,
+                                   const PlacementOptions& placements, Membership& members,
+                                   Deployment& deployment, Pipelines& pipelines, Requests& requests,
+                                   Transfers& transfers, KvMemory& memory,
+                                   ControllerCounters& counters)
+    : options_(options),
+      members_(members),
+      deployment_(deployment),
+      pipelines_(pipelines),
+      requests_(requests),
+      transfers_(transfers),
+      counters_(counters),
+      placements_(placements, options.block_size, deployment, pipelines, requests, transfers,
+                  memory) {}
+
+Status RequestLifecycle::Submit(sched::NewRequest request, Time now, std::string_view computed_by) {
   const RequestId id = request.id;
   const bool first = requests_.waiting() == 0;
   MR_RETURN_IF_ERROR(members_.CanConstrain(*request.params));
-  if (!MaySpeak(layout(), ProtocolFor(*request.params))) return Unavailable(kTooOld);
-  if (const auto closed = pipelines_.WhyClosed(layout()); closed && closed->breaks) {
+  if (!MaySpeak(deployment_.layout(), ProtocolFor(*request.params))) return Unavailable(kTooOld);
+  if (const auto closed = pipelines_.WhyClosed(deployment_.layout()); closed && closed->breaks) {
     return Unavailable(closed->why);
   }
   std::optional<BitClass> bits;
@@ -82,27 +95,20 @@ Status ControllerCore::Submit(sched::NewRequest request, Time now, std::string_v
   return submitted;
 }
 
-void ControllerCore::Abort(RequestId id, std::optional<int> index, Time now) {
-  const Request* request = requests_.Find(id);
-  if (request == nullptr) return;
-  if (!request->pipeline) return EndWaiting(id, FinishReason::kAbort, OkStatus(), index, now);
-  if (transfers_.Migrates(id)) transfers_.Abandon(id, now);
-  Pipeline& pipeline = pipelines_.at(*request->pipeline);
-  const size_t first = outputs_.size();
-  pipeline.scheduler->Abort(id, index, now, outputs_);
-  pipelines_.Touch(pipeline.id);
-  HandleOutputs(pipeline, first, now);
-}
-
-// The request has left its pipeline, and waits for another one.
-void ControllerCore::Requeue(RequestId id, sched::NewRequest request, TimeCause because, Time now) {
+void RequestLifecycle::Requeue(RequestId id, sched::NewRequest request, TimeCause because,
+                               Time now) {
   request.account.Enter(because);
   placements_.Leave(id);
   requests_.Wait(id, std::move(request), now);
 }
 
+std::optional<Placements::Choice> RequestLifecycle::Choose(const Request& request, Time now) {
+  placements_.Update();
+  return placements_.Choose(request, now);
+}
+
 // REQUIRES: the request was placed there. On an error it is not any more.
-Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Time now) {
+Status RequestLifecycle::AddTo(Pipeline& pipeline, RequestId id, Time now) {
   sched::NewRequest request = *requests_.at(id).waiting;
   request.account = *requests_.AccountOfWaiting(id, now);
   if (pipeline.role == StageRole::kPrefill) {
@@ -126,9 +132,10 @@ Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Time now) {
   return OkStatus();
 }
 
-// Places waiting requests, the oldest first. Requests whose prompt is to be computed and requests
-// that decode are two queues. A request that finds no room may be overtaken for a while.
-void ControllerCore::Dispatch(Time now) {
+// The oldest first. Requests whose prompt is to be computed and requests that decode are two
+// queues.
+void RequestLifecycle::Dispatch(Time now) {
+  if (!requests_.TakeTryQueue()) return;
   placements_.Update();
   std::set<bool> blocked;
   std::set<PipelineId> full;  // a smaller request must not take what an older one waits for
@@ -143,11 +150,12 @@ void ControllerCore::Dispatch(Time now) {
     const bool finds_no_room = placed == Placed::kNoRoom &&
                                (++overtaken >= kOvertakersMax || waits >= options_.overtake_limit);
     if (placed == Placed::kNoPipeline || finds_no_room) blocked.insert(prompt);
-    if (blocked.size() == (layout().prefill.empty() ? 1 : 2)) return;
+    if (blocked.size() == (deployment_.layout().prefill.empty() ? 1 : 2)) return;
   }
 }
 
-ControllerCore::Placed ControllerCore::Place(RequestId id, std::set<PipelineId>& full, Time now) {
+RequestLifecycle::Placed RequestLifecycle::Place(RequestId id, std::set<PipelineId>& full,
+                                                 Time now) {
   if (!requests_.at(id).placement) {
     const Placements::Result placed = placements_.Place(id, full, now);
     if (placed == Placements::Result::kNoPipeline) return Placed::kNoPipeline;
@@ -164,12 +172,12 @@ ControllerCore::Placed ControllerCore::Place(RequestId id, std::set<PipelineId>&
   return Placed::kNever;
 }
 
-void ControllerCore::EndWaiting(RequestId id, FinishReason reason, const Status& error,
-                                std::optional<int> index, Time now) {
+void RequestLifecycle::EndWaiting(RequestId id, FinishReason reason, const Status& error,
+                                  std::optional<int> index, Time now) {
   if (requests_.EndWaiting(id, reason, error, index, now, outputs_)) Forget(id);
 }
 
-void ControllerCore::ExpireWaiting(Time now) {
+void RequestLifecycle::Expire(Time now) {
   for (RequestId id : requests_.Expired(now)) {
     ++counters_.expired;
     EndWaiting(
@@ -180,14 +188,20 @@ void ControllerCore::ExpireWaiting(Time now) {
   }
 }
 
-std::string ControllerCore::WhyItWaits(const Request& request) const {
+std::optional<std::string> RequestLifecycle::Missing() const {
+  if (members_.all().empty()) return "No worker has joined yet.";
+  if (auto missing = deployment_.layout().Missing()) return missing;
+  const auto closed = pipelines_.WhyClosed(deployment_.layout());
+  return closed ? std::optional(closed->why) : std::nullopt;
+}
+
+std::string RequestLifecycle::WhyItWaits(const Request& request) const {
   if (placements_.LacksClass(request)) return NobodyServes(members_.FingerprintOf(*request.bits));
   if (placements_.LacksVersion(request)) return kTooOld;
   return Missing().value_or("All pipelines are full.");
 }
 
-// Fails the request if it is what ends its pipelines. REQUIRES: it waits.
-void ControllerCore::EndAfterDeaths(RequestId id, const Status& reason, Time now) {
+void RequestLifecycle::EndAfterDeaths(RequestId id, const Status& reason, Time now) {
   const std::optional<int> deaths = requests_.blame().MustFail(id);
   if (!deaths) return;
   ++counters_.failed_by_losses;
@@ -199,13 +213,32 @@ void ControllerCore::EndAfterDeaths(RequestId id, const Status& reason, Time now
              std::nullopt, now);
 }
 
+void RequestLifecycle::Abort(RequestId id, std::optional<int> index, Time now) {
+  const Requests::Request* request = requests_.Find(id);
+  if (request == nullptr) return;
+  if (!request->pipeline) return EndWaiting(id, FinishReason::kAbort, OkStatus(), index, now);
+  if (transfers_.Migrates(id)) transfers_.Abandon(id, now);
+  Pipeline& pipeline = pipelines_.at(*request->pipeline);
+  const size_t first = outputs_.size();
+  pipeline.scheduler->Abort(id, index, now, outputs_);
+  pipelines_.Touch(pipeline.id);
+  HandleOutputs(pipeline, first, now);
+}
+
+Status RequestLifecycle::EndStep(Pipeline& pipeline, const StepResult& result, Time now) {
+  const size_t first = outputs_.size();
+  Status taken = pipelines_.Commit(pipeline, result, now, outputs_);
+  HandleOutputs(pipeline, first, now);
+  return taken;
+}
+
 // The prefill pipeline has finished the request's prompt; `first` is the output of its first token.
-void ControllerCore::HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now) {
+// The request does not queue behind those whose prompt is not computed.
+void RequestLifecycle::HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now) {
   pipelines_.Remove(from, id);
   sched::NewRequest request = AfterPrompt(requests_.at(id), first);
   transfers_.HandOver(from, request);
   Requeue(id, std::move(request), TimeCause::kHandOver, now);
-  // It does not queue behind requests whose prompt is not computed.
   placements_.Update();
   std::set<PipelineId> full;
   (void)Place(id, full, now);
@@ -213,7 +246,7 @@ void ControllerCore::HandOver(Pipeline& from, RequestId id, RequestOutput& first
 
 // Takes over a scheduler's outputs, which are outputs_ from `first` on. Nothing else adds to
 // outputs_ meanwhile.
-void ControllerCore::HandleOutputs(Pipeline& pipeline, size_t first, Time now) {
+void RequestLifecycle::HandleOutputs(Pipeline& pipeline, size_t first, Time now) {
   notable_outputs_.clear();
   requests_.Filter(pipeline.id, outputs_, first, notable_outputs_);
   for (size_t index : notable_outputs_) {
@@ -241,7 +274,7 @@ void ControllerCore::HandleOutputs(Pipeline& pipeline, size_t first, Time now) {
   }
 }
 
-void ControllerCore::Forget(RequestId id) {
+void RequestLifecycle::Forget(RequestId id) {
   transfers_.Drop(id);
   placements_.Leave(id);
   requests_.Erase(id);

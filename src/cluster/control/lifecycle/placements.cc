@@ -1,4 +1,4 @@
-#include "cluster/control/placements.h"
+#include "cluster/control/lifecycle/placements.h"
 
 #include <algorithm>
 #include <map>
