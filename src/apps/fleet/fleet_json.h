@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "base/json.h"
-#include "cluster/fleet/fleet.h"
+#include "cluster/fleet/fleet_spec.h"
+#include "cluster/fleet/fleet_types.h"
 #include "serve/observe/cluster_admin.h"
 
 namespace millrace::apps {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cluster/control/controller_status.h"
-#include "cluster/fleet/fleet.h"
+#include "cluster/fleet/fleet_types.h"
 
 namespace millrace::cluster {
 

@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "cluster/fleet/fleet.h"
+#include "cluster/fleet/fleet_spec.h"
+#include "cluster/fleet/fleet_types.h"
 
 namespace millrace::ops {
 

@@ -1,12 +1,10 @@
-// Fleet: which machines are acquired and released.
+#include "cluster/fleet/fleet_decision.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
-
-#include "base/log.h"
-#include "cluster/fleet/fleet.h"
 
 namespace millrace::cluster {
 namespace {
@@ -31,14 +29,20 @@ std::string ShortageText(MixShortage shortage) {
 
 }  // namespace
 
-void Fleet::Decide() {
-  // What providers have is known before anything is asked for.
-  for (size_t k = 0; k < kinds_.size(); ++k) {
-    const bool asked = spec_.kinds[k].provider != FleetProvider::kNone;
-    if (asked && !kinds_[k].listed && kinds_[k].list.text.empty()) return;
-  }
-  FollowDesired();
-  for (size_t k = 0; k < kinds_.size(); ++k) ReturnSurplus(k);
+FleetDecision::FleetDecision(const FleetSpec& spec, const FleetClock& clock,
+                             FleetMachines& machines, FleetOutbox& outbox)
+    : spec_(spec),
+      clock_(clock),
+      machines_(machines),
+      outbox_(outbox),
+      missing_(spec.kinds.size(), 0) {}
+
+void FleetDecision::Decide(double load_per_s, double capacity_factor) {
+  if (!machines_.Known()) return;
+  load_per_s_ = load_per_s;
+  factor_ = capacity_factor;
+  machines_.FollowDesired();
+  for (size_t k = 0; k < spec_.kinds.size(); ++k) ReturnSurplus(k);
   KeepBudget();
   const MixNeed need{.requests_per_s = load_per_s_ * spec_.headroom,
                      .spares = spec_.spares,
@@ -50,59 +54,43 @@ void Fleet::Decide() {
   Shrink(left);
 }
 
-// While a kind without a provider settles, what is there is what is wanted.
-bool Fleet::Settling(size_t k) const {
-  return spec_.kinds[k].provider == FleetProvider::kNone &&
-         (!observed_ || now_ - started_ < spec_.kinds[k].startup);
-}
-
-void Fleet::FollowDesired() {
-  for (size_t k = 0; k < kinds_.size(); ++k) {
-    if (!Settling(k)) continue;
-    kinds_[k].desired = std::max(kinds_[k].desired, CountKind(k).serving);
-  }
-}
-
 // ---- more machines
-
-bool Fleet::HasOrder(size_t k) const {
-  return std::ranges::any_of(orders_, [k](const Order& order) { return order.kind == k; });
-}
 
 // A kind whose machines are late is asked for more only if no other kind can take its place. Where
 // there is nobody to ask, what is wanted has been said.
-MixAnswer Fleet::WhatToAdd(const MixNeed& need) const {
-  std::vector<KindStanding> kinds = Standings();
+MixAnswer FleetDecision::WhatToAdd(const MixNeed& need) const {
+  std::vector<KindStanding> kinds = machines_.Standings(factor_);
   std::vector<KindStanding> in_time = kinds;
   for (size_t k = 0; k < kinds.size(); ++k) {
-    if (CountKind(k).late == 0) continue;
+    if (machines_.Count(k).late == 0) continue;
     in_time[k].obtainable = false;
     const Duration pause = std::max(spec_.kinds[k].startup, kAskLateEvery);
     const bool again = spec_.kinds[k].provider != FleetProvider::kNone &&
-                       (!kinds_[k].asked || now_ - *kinds_[k].asked >= pause);
+                       (!machines_.asked(k) || clock_.now() - *machines_.asked(k) >= pause);
     kinds[k].obtainable = kinds[k].obtainable && again;
   }
   MixAnswer add = MachinesToAdd(in_time, need);
   return add.shortage == MixShortage::kNone ? add : MachinesToAdd(kinds, need);
 }
 
-void Fleet::Add(const MixNeed& need) {
-  const std::vector<KindStanding> kinds = Standings();
+void FleetDecision::Add(const MixNeed& need) {
+  const std::vector<KindStanding> kinds = machines_.Standings(factor_);
   const MixAnswer add = WhatToAdd(need);
   const MixShortage before = std::exchange(shortage_, add.shortage);
   std::fill(missing_.begin(), missing_.end(), 0);
   bool late = false;
   for (size_t k = 0; k < kinds.size(); ++k) {
-    late = late || CountKind(k).late > 0 || !kinds_[k].acquire.text.empty();
+    late = late || machines_.Count(k).late > 0 || machines_.AcquireFails(k);
   }
-  const bool lost = last_lost_ && now_ - *last_lost_ <= kLostRecently;
+  const std::optional<Time> lost_at = machines_.last_lost();
+  const bool lost = lost_at && clock_.now() - *lost_at <= kLostRecently;
   const std::string why = fmt::format(
       "the load is {:.3g} requests/s, {:.3g} with headroom, and the machines that serve answer "
       "{:.3g}",
-      load_per_s_, need.requests_per_s, NominalRate() * capacity_.factor());
+      load_per_s_, need.requests_per_s, machines_.NominalRate() * factor_);
   for (size_t k = 0; k < kinds.size(); ++k) {
     if (add.machines[k] == 0) continue;
-    if (HasOrder(k)) {  // one at a time
+    if (machines_.HasOrder(k)) {  // one at a time
       missing_[k] = add.machines[k];
       continue;
     }
@@ -114,36 +102,29 @@ void Fleet::Add(const MixNeed& need) {
   }
   if (add.shortage == MixShortage::kNone) return;
   // What would be asked for if every provider did what it is asked, in time.
-  std::vector<KindStanding> all = Standings();
+  std::vector<KindStanding> all = machines_.Standings(factor_);
   for (size_t k = 0; k < all.size(); ++k) {
     all[k].obtainable = true;
-    all[k].counted += CountKind(k).late;
+    all[k].counted += machines_.Count(k).late;
   }
   missing_ = MachinesToAdd(all, need).machines;
   const bool fails = std::reduce(missing_.begin(), missing_.end()) > 0;  // and that was said
   if (before != MixShortage::kNone || fails) return;
-  Log(FleetCause::kLoad, fmt::format("the load of {:.3g} requests/s needs more machines, but {}",
-                                     load_per_s_, ShortageText(add.shortage)));
+  outbox_.Log(FleetCause::kLoad,
+              fmt::format("the load of {:.3g} requests/s needs more machines, but {}", load_per_s_,
+                          ShortageText(add.shortage)));
 }
 
-void Fleet::Ask(size_t k, int count, FleetCause cause, const std::string& why) {
-  Log(cause, fmt::format("asks for {} {}: {}", count, spec_.kinds[k].name, why));
-  Kind& kind = kinds_[k];
-  last_change_ = now_;
-  kind.asked = now_;
-  if (spec_.kinds[k].provider == FleetProvider::kNone) {
-    kind.desired = std::max(kind.desired, CountKind(k).serving) + count;
-    kind.desired_since = now_;
-    return;
-  }
-  orders_.push_back({.id = ++last_order_, .kind = k, .count = count, .since = now_});
-  actions_.push_back(AcquireMachines{.order = last_order_, .kind = k, .count = count});
+void FleetDecision::Ask(size_t k, int count, FleetCause cause, const std::string& why) {
+  outbox_.Log(cause, fmt::format("asks for {} {}: {}", count, spec_.kinds[k].name, why));
+  last_change_ = clock_.now();
+  machines_.Ask(k, count);
 }
 
 // The machines of a cheaper mix that let one machine go which that mix does not have. None: there
 // is no such mix, or no room for both within the limits and the budget.
-std::vector<int> Fleet::Replacement(const MixNeed& left) const {
-  std::vector<KindStanding> kinds = Standings();
+std::vector<int> FleetDecision::Replacement(const MixNeed& left) const {
+  std::vector<KindStanding> kinds = machines_.Standings(factor_);
   std::vector<int> more(kinds.size(), 0);
   const MixAnswer best = CheapestMix(kinds, left);
   if (best.shortage != MixShortage::kNone) return {};
@@ -176,22 +157,25 @@ std::vector<int> Fleet::Replacement(const MixNeed& left) const {
 
 // Acquires machines of a cheaper mix, if it has been cheaper for the cool-down and nothing else is
 // under way. A dearer machine is released once these serve.
-void Fleet::Swap(const MixNeed& left) {
-  bool busy = !orders_.empty() || shortage_ != MixShortage::kNone;
-  for (size_t k = 0; k < kinds_.size(); ++k) {
-    const FleetKindStatus have = CountKind(k);
+void FleetDecision::Swap(const MixNeed& left) {
+  bool busy = machines_.HasOrders() || shortage_ != MixShortage::kNone;
+  for (size_t k = 0; k < spec_.kinds.size(); ++k) {
+    const FleetKindStatus have = machines_.Count(k);
     busy = busy || have.on_order > 0 || have.draining > 0 || !have.usd_per_h;
   }
   const std::vector<int> more = busy ? std::vector<int>() : Replacement(left);
   if (more.empty()) return swap_since_.reset();
-  if (!swap_since_) swap_since_ = now_;
-  if (now_ - *swap_since_ < spec_.cool_down || now_ - last_change_ < spec_.cool_down) return;
-  const bool changed = price_changed_ && *swap_since_ - *price_changed_ <= spec_.cool_down;
+  if (!swap_since_) swap_since_ = clock_.now();
+  if (clock_.now() - *swap_since_ < spec_.cool_down ||
+      clock_.now() - LastChange() < spec_.cool_down)
+    return;
+  const std::optional<Time> priced = machines_.price_changed();
+  const bool changed = priced && *swap_since_ - *priced <= spec_.cool_down;
   swap_since_.reset();
   const std::string why =
       fmt::format("the machines cost {:.4g} USD/h, and others that carry the load cost less",
-                  CountedUsdPerHour(Standings()));
-  for (size_t k = 0; k < kinds_.size(); ++k) {
+                  CountedUsdPerHour(machines_.Standings(factor_)));
+  for (size_t k = 0; k < spec_.kinds.size(); ++k) {
     if (more[k] == 0) continue;
     Ask(k, more[k], changed ? FleetCause::kPriceChanged : FleetCause::kCheaper, why);
   }
@@ -199,78 +183,36 @@ void Fleet::Swap(const MixNeed& left) {
 
 // ---- fewer machines
 
-bool Fleet::MayDrain() const {
+bool FleetDecision::MayDrain() const {
   int serving = 0, draining = 0;
-  for (size_t k = 0; k < kinds_.size(); ++k) {
-    const FleetKindStatus have = CountKind(k);
+  for (size_t k = 0; k < spec_.kinds.size(); ++k) {
+    const FleetKindStatus have = machines_.Count(k);
     serving += have.serving;
     draining += have.draining;
   }
   return draining < std::max(1, serving / kTogether);
 }
 
-// The machine of which the others need least: one whose worker is not there, else the newest.
-Fleet::Machine* Fleet::MachineToRelease(size_t k) {
-  const bool ordered = spec_.kinds[k].provider == FleetProvider::kKubernetes;
-  Machine* chosen = nullptr;
-  for (auto it = kinds_[k].machines.rbegin(); it != kinds_[k].machines.rend(); ++it) {
-    if (it->held != Held::kInUse) continue;
-    const FleetMember* member = FindMember(it->worker);
-    const bool going = member != nullptr && (member->under_notice || member->draining);
-    const bool may = it->listed && !going && now_ >= it->keep_until;
-    if (ordered) return may ? &*it : nullptr;  // the highest ordinal, or none
-    if (!may) continue;
-    if (member == nullptr) return &*it;
-    if (chosen == nullptr) chosen = &*it;
-  }
-  return chosen;
-}
-
-bool Fleet::ReleaseOne(size_t k, FleetCause cause, const std::string& why) {
-  if (spec_.kinds[k].provider == FleetProvider::kNone) {
-    const FleetKindStatus have = CountKind(k);
-    kinds_[k].desired = have.serving + have.on_order - 1;
-    Log(cause, fmt::format("wants one {} less: {}", spec_.kinds[k].name, why));
-    return true;
-  }
-  Machine* machine = MachineToRelease(k);
-  if (machine == nullptr) return false;
-  const FleetMember* member = FindMember(machine->worker);
-  const std::string text =
-      fmt::format("{} {} ({}): {}", member == nullptr ? "gives back" : "drains",
-                  Printable(machine->id, kNameBytes), spec_.kinds[k].name, why);
-  if (member == nullptr) {
-    Log(cause, text);
-    machine->held = Held::kReleasing;
-    machine->release_at = now_;
-    return true;
-  }
-  machine->why_drained = cause;
-  machine->drain_text = text;
-  Drain(*machine, *member);
-  return true;
-}
-
 // Machines beyond the kind's maximum go at once. Those that are only more than were asked for count
 // as any others.
-void Fleet::ReturnSurplus(size_t k) {
+void FleetDecision::ReturnSurplus(size_t k) {
   if (spec_.kinds[k].provider == FleetProvider::kNone) return;
-  const FleetKindStatus have = CountKind(k);
+  const FleetKindStatus have = machines_.Count(k);
   if (have.serving + have.on_order <= spec_.kinds[k].max || !MayDrain()) return;
-  ReleaseOne(k, FleetCause::kOverDelivered,
-             fmt::format("there are {}, and at most {} may be", have.serving + have.on_order,
-                         spec_.kinds[k].max));
+  machines_.Release(k, FleetCause::kOverDelivered,
+                    fmt::format("there are {}, and at most {} may be", have.serving + have.on_order,
+                                spec_.kinds[k].max));
 }
 
-void Fleet::KeepBudget() {
+void FleetDecision::KeepBudget() {
   if (!spec_.budget_usd_per_h) return;
-  const std::vector<KindStanding> kinds = Standings();
+  const std::vector<KindStanding> kinds = machines_.Standings(factor_);
   // What drains costs less soon.
   std::vector<KindStanding> staying = kinds;
   for (size_t k = 0; k < kinds.size(); ++k) {
-    const FleetKindStatus have = CountKind(k);
+    const FleetKindStatus have = machines_.Count(k);
     staying[k].committed = staying[k].counted = have.serving + have.on_order;
-    if (Settling(k)) staying[k].min = staying[k].counted;
+    if (machines_.Settling(k)) staying[k].min = staying[k].counted;
   }
   const double usd = CommittedUsdPerHour(staying);
   if (usd <= *spec_.budget_usd_per_h * (1 + 1e-9)) {
@@ -281,42 +223,41 @@ void Fleet::KeepBudget() {
   const std::string why = fmt::format("the machines cost {:.4g} USD/h, and the budget is {:.4g}",
                                       usd, *spec_.budget_usd_per_h);
   for (auto dearest = DearestKind(staying); dearest; dearest = DearestKind(staying)) {
-    if (ReleaseOne(*dearest, FleetCause::kBudget, why)) return;
+    if (machines_.Release(*dearest, FleetCause::kBudget, why)) return;
     staying[*dearest].counted = 0;
   }
   if (std::exchange(over_budget_said_, true)) return;
-  Log(FleetCause::kBudget, why + "; the minimum of each kind stays");
+  outbox_.Log(FleetCause::kBudget, why + "; the minimum of each kind stays");
 }
 
 // Gives back a machine whose worker has not joined, if the others carry the load without it.
-bool Fleet::CancelOrder(const MixNeed& left) {
-  for (size_t k = 0; k < kinds_.size(); ++k) {
+bool FleetDecision::CancelOrder(const MixNeed& left) {
+  for (size_t k = 0; k < spec_.kinds.size(); ++k) {
     if (spec_.kinds[k].provider == FleetProvider::kNone) continue;
-    const FleetKindStatus have = CountKind(k);
+    const FleetKindStatus have = machines_.Count(k);
     if (have.on_order == 0 || have.serving + have.on_order <= spec_.kinds[k].min) continue;
-    std::vector<KindStanding> without = Standings();
+    std::vector<KindStanding> without = machines_.Standings(factor_);
     without[k].counted -= have.late == have.on_order ? 0 : 1;
-    const Machine* machine = MachineToRelease(k);
-    if (machine == nullptr || FindMember(machine->worker) != nullptr) continue;
+    if (!machines_.ReleasesAbsent(k)) continue;
     if (!Carries(without, left)) continue;
-    return ReleaseOne(k, FleetCause::kLoad, "its worker has not joined, and is not needed");
+    return machines_.Release(k, FleetCause::kLoad, "its worker has not joined, and is not needed");
   }
   return false;
 }
 
 // Releases what is not needed. The load is at least the mean over the cool-down, so that a short
 // pause releases nothing.
-void Fleet::Shrink(const MixNeed& left) {
-  if (!orders_.empty() || now_ - last_change_ < spec_.cool_down) return;
+void FleetDecision::Shrink(const MixNeed& left) {
+  if (machines_.HasOrders() || clock_.now() - LastChange() < spec_.cool_down) return;
   if (CancelOrder(left)) {
-    last_change_ = now_;
+    last_change_ = clock_.now();
     return;
   }
-  std::vector<KindStanding> kinds = Standings();
+  std::vector<KindStanding> kinds = machines_.Standings(factor_);
   int serving = 0;
   for (size_t k = 0; k < kinds.size(); ++k) {
-    kinds[k].counted = CountKind(k).serving;
-    if (Settling(k)) kinds[k].min = kinds[k].counted;
+    kinds[k].counted = machines_.Count(k).serving;
+    if (machines_.Settling(k)) kinds[k].min = kinds[k].counted;
     serving += kinds[k].counted;
   }
   const std::string why = fmt::format(
@@ -324,9 +265,9 @@ void Fleet::Shrink(const MixNeed& left) {
   for (int i = 0; i < std::max(1, serving / kTogether); ++i) {
     const std::optional<size_t> kind = KindToRelease(kinds, left);
     if (!kind || !MayDrain()) return;
-    if (ReleaseOne(*kind, FleetCause::kLoad, why)) {
+    if (machines_.Release(*kind, FleetCause::kLoad, why)) {
       --kinds[*kind].counted;
-      last_change_ = now_;
+      last_change_ = clock_.now();
     } else {
       kinds[*kind].min = kinds[*kind].counted;
     }
