@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fails on a class of src/ that nobody can hold in the head.
 
-A class may have 900 lines (its body and the bodies of its functions, comments included) and 40
+A class may have 700 lines (its body and the bodies of its functions, comments included) and 40
 private member functions. Classes over a limit are listed in large_classes.txt with their present
 size. They may only shrink, and a class that fits leaves the list.
 
@@ -14,7 +14,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LISTED = pathlib.Path(__file__).with_name("large_classes.txt")
-LINES_MAX = 900
+LINES_MAX = 700
 PRIVATE_FUNCTIONS_MAX = 40
 CLASS = re.compile(r"\b(?:class|struct)\s+(?:[A-Z_]+\([^)]*\)\s+)?(\w+)(?:\s+final)?\s*(?::[^;{]*)?$")
 TYPE = re.compile(r"\b(?:class|struct|union|enum)\b")

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Fails on untidiness that reviews miss.
 
-Unwired tests and sources (given a compile_commands.json), lines over 100 columns, files over 500
+Unwired tests and sources (given a compile_commands.json), lines over 100 columns, files over 800
 lines, folder READMEs missing or over 40 lines, words left for later, disabled tests, paths of a
-machine, links of pages that lead nowhere, paths in their tables that do not exist.
+machine, links of pages that lead nowhere, paths in their tables that do not exist. Whether a file is
+one idea is for a reviewer to say.
 """
 import json
 import pathlib
@@ -14,7 +15,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HISTORIES = ("docs/decisions", "docs/glossary.md", "CHANGELOG.md")  # may name what is gone
 COLUMNS_MAX = 100
-FILE_LINES_MAX = 500
+FILE_LINES_MAX = 800
 README_LINES_MAX = 40
 # Put together from parts so that this file does not find itself.
 LEFT_OPEN = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b")
