@@ -4,6 +4,7 @@
 #include "serve/apis/messages_api.h"
 #include "serve/apis/ollama_api.h"
 #include "serve/apis/responses_request.h"
+#include "serve/request/parse_common.h"
 #include "serve/request/request.h"
 
 namespace {
@@ -39,11 +40,9 @@ void CheckVectors(const auto& request) {
 
 // What another API's request became is read as any other chat request.
 void CheckChat(const serve::TranslatedRequest& request) {
-  const std::string& chat = request.chat;
-  const auto json = millrace::ParseJson(chat, 256);
-  MR_CHECK(json.ok() && json->is_object()) << chat;
+  MR_CHECK(request.chat.is_object());
   const serve::ParseContext context{.vocab_size = kVocab, .max_model_len = kContext};
-  const auto parsed = serve::ParseChatRequest(chat, context);
+  const auto parsed = serve::ParseChatObject(request.chat, context);
   if (const auto* error = std::get_if<serve::ApiError>(&parsed)) {
     MR_CHECK(!request.names.Of(*error).message.empty());
   }
@@ -51,6 +50,21 @@ void CheckChat(const serve::TranslatedRequest& request) {
 
 void CheckOllama(const serve::OllamaRequest& request) {
   if (!request.load) CheckChat(request.chat);
+}
+
+serve::Parsed<serve::ResponsesRequest> ReadResponses(std::string_view body) {
+  const auto json = serve::ParseBody(body);
+  if (const auto* error = std::get_if<serve::ApiError>(&json)) return *error;
+  return serve::ReadResponsesRequest(std::get<millrace::Json>(json), body, {.id = "resp_1"});
+}
+
+template <typename T>
+serve::Parsed<T> ReadVectors(std::string_view body, const serve::ParseContext& context,
+                             serve::Parsed<T> (*read)(const millrace::Json&,
+                                                      const serve::ParseContext&)) {
+  const auto json = serve::ParseBody(body);
+  if (const auto* error = std::get_if<serve::ApiError>(&json)) return *error;
+  return read(std::get<millrace::Json>(json), context);
 }
 
 template <typename T, typename Check>
@@ -103,7 +117,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       Try(serve::ChatOfMessages(body, {.count_only = data[0] >= 128, .reasons = data[0] % 32 < 16}),
           CheckChat);
       break;
-    case 5: Try(serve::ChatOfResponses(body, {.id = "resp_1"}), CheckChat); break;
+    case 5:
+      Try(ReadResponses(body), [](const serve::ResponsesRequest& read) { CheckChat(read.made); });
+      break;
     case 6:
       Try(serve::ReadOllamaRequest(body, {.route = serve::OllamaRoute::kChat}), CheckOllama);
       break;
@@ -111,12 +127,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       Try(serve::ReadOllamaRequest(body, {.route = serve::OllamaRoute::kGenerate}), CheckOllama);
       break;
     case 8:
-      Try(serve::ParseEmbeddingRequest(body, context), [](const auto& r) { CheckVectors(r); });
+      Try(ReadVectors(body, context, serve::ParseEmbeddingRequest),
+          [](const auto& r) { CheckVectors(r); });
       break;
     case 9:
-      Try(serve::ParseScoreRequest(body, context), [](const auto& r) { CheckVectors(r); });
+      Try(ReadVectors(body, context, serve::ParseScoreRequest),
+          [](const auto& r) { CheckVectors(r); });
       break;
-    default: Try(serve::ParseRerankRequest(body, context), [](const auto& r) { CheckVectors(r); });
+    default:
+      Try(ReadVectors(body, context, serve::ParseRerankRequest),
+          [](const auto& r) { CheckVectors(r); });
   }
   return 0;
 }

@@ -93,6 +93,24 @@ TEST(Chat, KeysKeepTheClientsOrder) {
       << conversation.tools;
 }
 
+// As the other APIs hand it over, without a text in between.
+TEST(Chat, AnObjectIsReadAsItsText) {
+  const std::string body =
+      R"({"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_object",)"
+      R"("schema":{"z":1,"a":2}},"max_tokens":3,"x":1,"tools":[{"type":"function","function":)"
+      R"({"name":"f","parameters":{"z":1,"a":2}}}]})";
+  const ParseContext context{.vocab_size = 10, .max_model_len = 64};
+  const auto text = ParseChatRequest(body, context);
+  const auto object = ParseChatObject(OrderedJson::parse(body), context);
+  const auto& a = std::get<ChatRequest>(text);
+  const auto& b = std::get<ChatRequest>(object);
+  EXPECT_EQ(a.conversation.messages, b.conversation.messages);
+  EXPECT_EQ(a.conversation.tools, b.conversation.tools);
+  EXPECT_EQ(a.options.params.grammar, b.options.params.grammar);
+  EXPECT_EQ(a.options.ignored, b.options.ignored);
+  EXPECT_EQ(a.options.params.max_tokens, b.options.params.max_tokens);
+}
+
 TEST(Chat, SpecialTokensOfUsersStayText) {
   TestServer server;
   const Json plain = server.Call("/tokenize", Chat("xxxxxxx"));

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 
 #include "base/sha256.h"
+#include "serve/apis/ollama_writer.h"
 #include "serve/http/limits.h"
 #include "serve/request/ignored_fields.h"
 #include "serve/service_impl.h"
@@ -150,15 +152,14 @@ void OllamaRoutes::Generate(Call call, OllamaRoute route) {
   Parsed<OllamaRequest> parsed =
       ReadOllamaRequest(call.request.body, {.route = route, .reasons = ModelReasons(routes_)});
   if (const auto* error = std::get_if<ApiError>(&parsed)) {
-    return OllamaReply(call.reply, {}, route).Send(ErrorResponse(*error));
+    return call.reply->Send(OllamaWriter(route, {}, {}).Refusal(*error));
   }
   auto& request = std::get<OllamaRequest>(parsed);
   if (request.load) return Load(std::move(call), route, *request.load);
   call.clamps_max_tokens = true;
-  AnswerByRoute(std::move(call), std::move(request.chat), routes_.chat,
-                [route](auto inner, const TranslatedRequest& made) {
-                  return std::make_shared<OllamaReply>(std::move(inner), made, route);
-                });
+  auto& [chat, ignored, names] = request.chat;
+  routes_.chat(std::move(call), chat,
+               std::make_shared<OllamaWriter>(route, std::move(names), std::move(ignored)));
 }
 
 void OllamaRoutes::Load(Call call, OllamaRoute route, const OllamaLoad& load) {
@@ -171,11 +172,18 @@ void OllamaRoutes::Load(Call call, OllamaRoute route, const OllamaLoad& load) {
 }
 
 void OllamaRoutes::Embed(Call call, OllamaEmbedRoute route) {
-  auto translated = EmbeddingOfOllama(call.request.body, route);
-  AnswerByRoute(std::move(call), std::move(translated), routes_.embeddings,
-                [route](auto inner, const TranslatedRequest& made) {
-                  return std::make_shared<OllamaEmbedReply>(std::move(inner), made, route);
-                });
+  const auto begun = std::chrono::steady_clock::now();
+  const auto translated = EmbeddingOfOllama(call.request.body, route);
+  const auto* made = std::get_if<TranslatedRequest>(&translated);
+  const auto writer = std::make_shared<OllamaWriter>(
+      OllamaRoute::kGenerate, made ? made->names : FieldNames(), made ? made->ignored : "");
+  call.refusal = [writer](const ApiError& error) { return writer->Refusal(error); };
+  if (made == nullptr) return call.Refuse(std::get<ApiError>(translated));
+  const auto answer = [route, begun](const Json& embeddings) {
+    const std::chrono::nanoseconds took = std::chrono::steady_clock::now() - begun;
+    return OllamaEmbedAnswer(embeddings, route, took.count());
+  };
+  routes_.embeddings(std::move(call), made->chat, {made->names, made->ignored, answer});
 }
 
 void OllamaRoutes::Tags(Call call) {

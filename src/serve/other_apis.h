@@ -9,16 +9,19 @@
 #include <string>
 #include <vector>
 
+#include "serve/answer/answer_writer.h"
 #include "serve/apis/chat_translation.h"
 #include "serve/generation/model_context.h"
 #include "serve/http/router.h"
+#include "serve/vector_routes.h"
 
 namespace millrace::serve {
 
 // What the service does for them.
 struct ChatRoutes {
-  std::function<void(Call)> chat;        // POST /v1/chat/completions
-  std::function<void(Call)> embeddings;  // POST /v1/embeddings
+  // Answer a chat request, or one for embeddings, that was made of another API's.
+  std::function<void(Call, const OrderedJson& chat, std::shared_ptr<AnswerWriter>)> chat;
+  std::function<void(Call, const OrderedJson& body, const VectorForm&)> embeddings;
   // The loaded model, or null after a 503 has been sent.
   std::function<std::shared_ptr<ModelContext>(const Call&)> loaded;
   // The same, without an answer.
@@ -29,13 +32,6 @@ struct ChatRoutes {
   std::vector<std::string> names;  // that are served
 };
 
-using ReplyMaker = std::shared_ptr<net::HttpReply>(std::shared_ptr<net::HttpReply> inner,
-                                                   const TranslatedRequest& request);
-// Answers the translated request, or its error, by `route` and through the reply that `reply_for`
-// makes.
-void AnswerByRoute(Call call, Parsed<TranslatedRequest> translated,
-                   const std::function<void(Call)>& route,
-                   const std::function<ReplyMaker>& reply_for);
 // Whether the model is known to reason, or is not known yet.
 bool ModelReasons(const ChatRoutes& routes);
 

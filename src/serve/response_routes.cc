@@ -8,7 +8,7 @@
 #include <random>
 
 #include "base/log.h"
-#include "serve/apis/responses_reply.h"
+#include "serve/apis/responses_writer.h"
 #include "serve/service_impl.h"
 #include "serve/stored/stored_json.h"
 #include "serve/stored/stored_reply.h"
@@ -124,53 +124,50 @@ void ResponseRoutes::AddTo(RouteTable& table) {
 }
 
 void ResponseRoutes::Create(Call call) {
-  const auto options = ReadResponsesOptions(call.request.body);
-  if (const auto* error = std::get_if<ApiError>(&options)) {
-    return call.reply->Send(ErrorResponse(*error));
-  }
+  Parsed<Json> parsed = ParseBody(call.request.body);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return call.Refuse(*error);
+  const auto body = std::make_shared<const Json>(std::move(std::get<Json>(parsed)));
+  const auto options = ReadResponsesOptions(*body);
+  if (const auto* error = std::get_if<ApiError>(&options)) return call.Refuse(*error);
   const auto& given = std::get<ResponsesOptions>(options);
   if (given.previous.empty() && !given.background) {
-    return CreateFrom(std::move(call), given, nullptr);
+    return CreateFrom(std::move(call), *body, given, nullptr);
   }
   host_.on_disk(std::move(call),
-                [this, given](Call again) { CreateAfter(std::move(again), given); });
+                [this, body, given](Call again) { CreateAfter(std::move(again), *body, given); });
 }
 
-void ResponseRoutes::CreateAfter(Call call, const ResponsesOptions& options) {
-  if (options.previous.empty()) return CreateFrom(std::move(call), options, nullptr);
+void ResponseRoutes::CreateAfter(Call call, const Json& body, const ResponsesOptions& options) {
+  if (options.previous.empty()) return CreateFrom(std::move(call), body, options, nullptr);
   const auto earlier = StoredConversation(host_.store, call.owner, options.previous);
   if (const auto* error = std::get_if<ApiError>(&earlier)) {
     return call.reply->Send(ErrorResponse(*error));
   }
-  CreateFrom(std::move(call), options, &std::get<OrderedJson>(earlier));
+  CreateFrom(std::move(call), body, options, &std::get<OrderedJson>(earlier));
 }
 
-void ResponseRoutes::CreateFrom(Call call, const ResponsesOptions& options,
+void ResponseRoutes::CreateFrom(Call call, const Json& body, const ResponsesOptions& options,
                                 const OrderedJson* earlier) {
   const std::string id = routes_.new_id(std::string(kResponseIdBegin));
   ResponsesContext context{.id = id, .earlier = earlier};
   if (options.background) context.seed = NewSeed();
-  auto translated = ChatOfResponses(call.request.body, context);
-  if (const auto* error = std::get_if<ApiError>(&translated)) {
-    return call.reply->Send(ErrorResponse(*error));
-  }
-  auto& request = std::get<TranslatedRequest>(translated);
+  auto read = ReadResponsesRequest(body, call.request.body, context);
+  if (const auto* error = std::get_if<ApiError>(&read)) return call.Refuse(*error);
+  auto& [made, input, echoed] = std::get<ResponsesRequest>(read);
   ResponseRecord record{.owner = call.owner,
                         .id = id,
                         .previous = options.previous,
                         .created_s = UnixSeconds(),
                         .open = options.background,
                         .streams = options.stream,
-                        .input = serve::InputItems(call.request.body, id),
-                        .ignored = request.ignored,
-                        .names = request.names};
-  const Json echoed = EchoedInResponses(call.request.body);
+                        .input = std::move(input),
+                        .ignored = made.ignored,
+                        .names = made.names};
   if (options.background) {
-    record.response = echoed;
-    record.chat = std::move(request.chat);
-    return CreateInBackground(std::move(call), std::move(record));
+    record.response = std::move(echoed);
+    return CreateInBackground(std::move(call), std::move(record), made.chat);
   }
-  ResponseOrigin origin{.id = id, .created_s = record.created_s, .echoed = echoed};
+  ResponseOrigin origin{.id = id, .created_s = record.created_s, .echoed = std::move(echoed)};
   if (options.store) {
     auto kept = std::make_shared<ResponseRecord>(std::move(record));
     auto reply = std::make_shared<StoredReply>(
@@ -182,10 +179,9 @@ void ResponseRoutes::CreateFrom(Call call, const ResponsesOptions& options,
     };
     call.reply = std::move(reply);
   }
-  call.reply = std::make_shared<ResponsesReply>(call.reply, std::move(origin), request.ignored,
-                                                request.names);
-  call.request.body = std::move(request.chat);
-  routes_.chat(std::move(call));
+  routes_.chat(std::move(call), made.chat,
+               std::make_shared<ResponsesWriter>(std::move(origin), std::move(made.names),
+                                                 std::move(made.ignored)));
 }
 
 void ResponseRoutes::StoreEnded(const std::shared_ptr<ResponseRecord>& ended,
@@ -201,12 +197,12 @@ void ResponseRoutes::StoreEnded(const std::shared_ptr<ResponseRecord>& ended,
                    });
 }
 
-std::optional<ApiError> ResponseRoutes::Check(const std::string& chat,
+std::optional<ApiError> ResponseRoutes::Check(const OrderedJson& chat,
                                               const net::HttpReply& client) const {
   const std::shared_ptr<ModelContext> loaded = routes_.loaded_now();
   if (!loaded) return Unready("The model is still loading.");
   if (host_.draining()) return Draining();
-  Parsed<ChatRequest> parsed = ParseChatRequest(chat, loaded->context);
+  Parsed<ChatRequest> parsed = ParseChatObject(chat, loaded->context);
   if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
   const ChatRequest& request = std::get<ChatRequest>(parsed);
   if (!routes_.served_name(request.options.model)) return ModelNotFound(request.options.model);
@@ -217,11 +213,10 @@ std::optional<ApiError> ResponseRoutes::Check(const std::string& chat,
   return ContextTooLong(loaded->model.max_model_len, count, std::nullopt);
 }
 
-void ResponseRoutes::CreateInBackground(Call call, ResponseRecord record) {
+void ResponseRoutes::CreateInBackground(Call call, ResponseRecord record, const OrderedJson& chat) {
   const auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
-  if (const auto error = Check(record.chat, *call.reply)) {
-    return refuse(record.names.Of(*error));
-  }
+  if (const auto error = Check(chat, *call.reply)) return refuse(record.names.Of(*error));
+  record.chat = chat.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   const std::string model = *routes_.served_name(record.response.value("model", ""));
   record.response.update({{"id", record.id},
                           {"object", "response"},
@@ -244,7 +239,7 @@ void ResponseRoutes::CreateInBackground(Call call, ResponseRecord record) {
         "Too many responses wait to be computed in the background; try again later."));
     (void)host_.store.Delete(ObjectKind::kResponse, call.owner, queued["id"]).ok();
     if (!streams) return refuse(full);
-    return run->Fail(ErrorBody(full)["error"]);  // its stream has begun
+    return run->Fail(full.message);  // its stream has begun
   }
   if (!streams) call.reply->Send(JsonResponse(queued));
 }
@@ -298,13 +293,15 @@ void ResponseRoutes::Run(const std::shared_ptr<BackgroundResponse>& run,
   Call call;
   call.request.method = "POST";
   call.request.path = "/v1/responses";
-  call.request.body = record.chat;
   call.request_id = record.id;
   call.owner = record.owner;
   call.in_background = true;
-  call.reply = std::make_shared<ResponsesReply>(std::move(reply), std::move(origin), record.ignored,
-                                                record.names);
-  routes_.chat(std::move(call));
+  call.reply = std::move(reply);
+  const auto writer = std::make_shared<ResponsesWriter>(std::move(origin), std::move(record.names),
+                                                        std::move(record.ignored));
+  const Result<OrderedJson> chat = ParseOrderedJson(record.chat, kStoredDepthMax);
+  if (!chat.ok()) return call.reply->Send(writer->Refusal(FromStatus(chat.status())));
+  routes_.chat(std::move(call), *chat, writer);
 }
 
 void ResponseRoutes::RunLeft() {
@@ -385,8 +382,7 @@ void ResponseRoutes::Follow(Call call, const std::string& id, uint64_t after) {
 void ResponseRoutes::InputItems(Call call, const std::string& id) {
   const auto record = GetRecord(host_.store, call.owner, id);
   if (!record.ok()) return call.reply->Send(ErrorResponse(NoSuchResponse(record.status())));
-  const Json items =
-      Json::parse(record->input.dump(-1, ' ', false, Json::error_handler_t::replace));
+  const Json items(record->input);
   Parsed<ItemPage> page = PageOf(call.request, items);
   if (const auto* error = std::get_if<ApiError>(&page)) {
     return call.reply->Send(ErrorResponse(*error));

@@ -45,13 +45,15 @@ class ResponseRoutes {
   using Name = std::pair<std::string, std::string>;  // owner, id
 
   void Create(Call call);
-  void CreateAfter(Call call, const ResponsesOptions& options);
-  void CreateFrom(Call call, const ResponsesOptions& options, const OrderedJson* earlier);
-  void CreateInBackground(Call call, ResponseRecord record);
+  // `body`: the call's, parsed.
+  void CreateAfter(Call call, const Json& body, const ResponsesOptions& options);
+  void CreateFrom(Call call, const Json& body, const ResponsesOptions& options,
+                  const OrderedJson* earlier);
+  void CreateInBackground(Call call, ResponseRecord record, const OrderedJson& chat);
   // Stores a response that was computed for a client.
   void StoreEnded(const std::shared_ptr<ResponseRecord>& ended, std::function<void(bool)> stored);
   // The error of a request that cannot be computed, as far as it can be told at once.
-  std::optional<ApiError> Check(const std::string& chat, const net::HttpReply& client) const;
+  std::optional<ApiError> Check(const OrderedJson& chat, const net::HttpReply& client) const;
   void Run(const std::shared_ptr<BackgroundResponse>& run,
            std::function<void(BackgroundQueue::End)> end);
   bool Post(const std::shared_ptr<BackgroundResponse>& run);

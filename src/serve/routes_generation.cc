@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "serve/apis/kept_chat_reply.h"
 #include "serve/generation/generation.h"
 #include "serve/generation/tool_use.h"
 #include "serve/http/decorated_reply.h"
@@ -71,6 +72,13 @@ int PromptRoom(const GenerationOptions& options, int max_model_len) {
   return std::max(max_model_len - wanted, 1);
 }
 
+// The client of a stream that is kept as the chunks of a chat.
+std::shared_ptr<net::HttpReply> ReaderOf(const std::shared_ptr<net::HttpReply>& reply,
+                                         const std::shared_ptr<AnswerWriter>& writer) {
+  if (!writer) return reply;
+  return std::make_shared<KeptChatReply>(reply, writer);
+}
+
 // The body, with a max_tokens that was lowered: `millrace verify` asks a server that may refuse.
 std::string BodyForLog(const GenerationSpec& spec, const std::string& body) {
   const std::optional<int>& asked = spec.options.params.max_tokens;
@@ -84,20 +92,19 @@ std::string BodyForLog(const GenerationSpec& spec, const std::string& body) {
 }  // namespace
 
 void Service::Impl::Completions(Call call) {
-  if (Resumed(call)) return;
+  if (Resumed(call, nullptr)) return;
   const Time arrived = clock_.Now();
   std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
   if (!loaded) return;
-  if (state_ == ServiceState::kDraining) return call.reply->Send(ErrorResponse(Draining()));
-  auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
-  if (!loaded->model.spec.generates) return refuse(EmbeddingsOnly());
+  if (state_ == ServiceState::kDraining) return call.Refuse(Draining());
+  if (!loaded->model.spec.generates) return call.Refuse(EmbeddingsOnly());
   Parsed<CompletionRequest> parsed = ParseCompletionRequest(call.request.body, loaded->context);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return call.Refuse(*error);
   CompletionRequest& request = std::get<CompletionRequest>(parsed);
   const auto name = ServedName(request.options.model);
-  if (!name) return refuse(ModelNotFound(request.options.model));
+  if (!name) return call.Refuse(ModelNotFound(request.options.model));
   Parsed<std::vector<PromptInput>> prompts = EncodePrompts(loaded->model, request, *call.reply);
-  if (auto* error = std::get_if<ApiError>(&prompts)) return refuse(*error);
+  if (auto* error = std::get_if<ApiError>(&prompts)) return call.Refuse(*error);
 
   GenerationSpec spec;
   spec.prompts = std::move(std::get<std::vector<PromptInput>>(prompts));
@@ -111,34 +118,44 @@ void Service::Impl::Completions(Call call) {
   Begin(std::move(loaded), std::move(call), std::move(spec), id);
 }
 
-void Service::Impl::ChatCompletions(Call call) {
-  if (Resumed(call)) return;
+// `made`: of another API's request, which `writer` answers; null: the call's body is the request.
+void Service::Impl::Chat(Call call, const OrderedJson* made, std::shared_ptr<AnswerWriter> writer) {
+  if (writer) call.refusal = [writer](const ApiError& error) { return writer->Refusal(error); };
+  // `millrace verify` asks again what the log has.
+  if (made != nullptr) {
+    const bool logs = options_.request_log != nullptr;
+    call.request.body =
+        logs ? made->dump(-1, ' ', false, OrderedJson::error_handler_t::replace) : "";
+  }
+  if (Resumed(call, writer)) return;
   const Time arrived = clock_.Now();
   std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
   if (!loaded) return;
-  if (state_ == ServiceState::kDraining) return call.reply->Send(ErrorResponse(Draining()));
-  auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
-  if (!loaded->model.spec.generates) return refuse(EmbeddingsOnly());
-  Parsed<ChatRequest> parsed = ParseChatRequest(call.request.body, loaded->context);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
+  if (state_ == ServiceState::kDraining) return call.Refuse(Draining());
+  if (!loaded->model.spec.generates) return call.Refuse(EmbeddingsOnly());
+  Parsed<ChatRequest> parsed = made != nullptr
+                                   ? ParseChatObject(*made, loaded->context)
+                                   : ParseChatRequest(call.request.body, loaded->context);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return call.Refuse(*error);
   ChatRequest& request = std::get<ChatRequest>(parsed);
   const auto name = ServedName(request.options.model);
-  if (!name) return refuse(ModelNotFound(request.options.model));
+  if (!name) return call.Refuse(ModelNotFound(request.options.model));
   if (call.reply->disconnected()) return;
   Parsed<std::string> prompt = RenderConversation(loaded->model, request.conversation);
-  if (auto* error = std::get_if<ApiError>(&prompt)) return refuse(*error);
+  if (auto* error = std::get_if<ApiError>(&prompt)) return call.Refuse(*error);
   Parsed<std::vector<TokenId>> tokens =
       EncodeRendered(loaded->model, std::get<std::string>(prompt),
                      {.truncation = request.options.truncation, .client = call.reply.get()});
-  if (auto* error = std::get_if<ApiError>(&tokens)) return refuse(*error);
+  if (auto* error = std::get_if<ApiError>(&tokens)) return call.Refuse(*error);
 
   GenerationSpec spec;
   if (const auto error =
           PrepareAnswer(loaded->model, std::get<std::string>(prompt), request, spec.split)) {
-    return refuse(*error);
+    return call.Refuse(*error);
   }
   spec.prompts.push_back({.tokens = std::move(std::get<std::vector<TokenId>>(tokens))});
   spec.format.chat = true;
+  spec.writer = std::move(writer);
   spec.format.prompt_logprobs = request.options.params.prompt_logprobs.has_value();
   spec.head.model = *name;
   spec.arrived = arrived;
@@ -162,20 +179,17 @@ void Service::Impl::BeginConstrained(std::shared_ptr<ModelContext> model_context
   const auto& grammars = model_context->model.grammars;
   const std::string field = spec.options.constraint_field;
   if (!grammars.ok()) {
-    return call.reply->Send(
-        ErrorResponse(UnsupportedField(field, field + ": " + grammars.status().message())));
+    return call.Refuse(UnsupportedField(field, field + ": " + grammars.status().message()));
   }
   const std::string grammar = spec.options.params.grammar;
   auto begin = [this, field, model_context, call, spec, id,
                 grammars = *grammars](const Status& compiled) mutable {
-    if (compiled.code() == StatusCode::kInternal) {
-      return call.reply->Send(ErrorResponse(FromStatus(compiled)));
-    }
+    if (compiled.code() == StatusCode::kInternal) return call.Refuse(FromStatus(compiled));
     if (!compiled.ok()) {
       const auto [part, cause] = PartOf(spec.options, compiled.message());
       const std::string why = Printable(cause, kGrammarErrorBytesMax);
-      return call.reply->Send(ErrorResponse(BadField(
-          field, fmt::format("{} cannot be used to constrain the output: {}", part, why))));
+      return call.Refuse(
+          BadField(field, fmt::format("{} cannot be used to constrain the output: {}", part, why)));
     }
     // Workers of the version before do not know GBNF.
     spec.options.params.grammar = grammars->WithoutGbnf(spec.options.params.grammar);
@@ -190,8 +204,8 @@ void Service::Impl::BeginConstrained(std::shared_ptr<ModelContext> model_context
   });
   if (taken) return;
   registry_.Leave();
-  call.reply->Send(ErrorResponse(FromStatus(
-      ResourceExhausted("Too many new grammars wait to be compiled; try again in a moment."))));
+  call.Refuse(FromStatus(
+      ResourceExhausted("Too many new grammars wait to be compiled; try again in a moment.")));
 }
 
 namespace {
@@ -217,14 +231,10 @@ void Service::Impl::BeginCompiled(std::shared_ptr<ModelContext> model_context, C
                                   GenerationSpec spec, const std::string& id) {
   if (!spec.options.bad_words.empty()) {
     auto words = BadWordTokens(model_context->model, spec.options.bad_words);
-    if (auto* error = std::get_if<ApiError>(&words)) {
-      return call.reply->Send(ErrorResponse(*error));
-    }
+    if (auto* error = std::get_if<ApiError>(&words)) return call.Refuse(*error);
     spec.options.params.bad_words = std::move(std::get<0>(words));
   }
-  if (const auto error = CheckMasks(model_context->model, spec.options)) {
-    return call.reply->Send(ErrorResponse(*error));
-  }
+  if (const auto error = CheckMasks(model_context->model, spec.options)) return call.Refuse(*error);
   spec.options.clamps_length = call.clamps_max_tokens || options_.clamps_max_tokens;
   const int room = PromptRoom(spec.options, model_context->model.max_model_len);
   for (PromptInput& prompt : spec.prompts) {
@@ -234,7 +244,7 @@ void Service::Impl::BeginCompiled(std::shared_ptr<ModelContext> model_context, C
       FitLengths(spec.options, model_context->context, Lengths(spec.prompts));
   if (auto* error = std::get_if<ApiError>(&fitted)) {
     if (error->param.empty()) error->param = spec.format.chat ? "messages" : "prompt";
-    return call.reply->Send(ErrorResponse(*error));
+    return call.Refuse(*error);
   }
   const std::vector<int>& max_tokens = std::get<FittedLengths>(fitted).max_tokens;
   for (size_t i = 0; i < spec.prompts.size(); ++i) spec.prompts[i].max_tokens = max_tokens[i];
@@ -256,21 +266,26 @@ void Service::Impl::BeginCompiled(std::shared_ptr<ModelContext> model_context, C
   if (call.in_background) {
     spec.event_per_token = options.stream;
   } else if (keeper_ && options.stream) {
-    reply = keeper_->Keep(call.owner, id, call.reply);
-    spec.resumable = spec.event_per_token = reply != call.reply;
+    const auto client = ReaderOf(call.reply, spec.writer);
+    const auto kept = keeper_->Keep(call.owner, id, client);
+    if (kept != client) {
+      reply = kept;
+      spec.resumable = spec.event_per_token = true;
+      spec.writer = nullptr;
+    }
   }
   Generation::Begin(std::move(model_context), std::move(spec), std::move(reply));
 }
 
-bool Service::Impl::Resumed(const Call& call) {
+bool Service::Impl::Resumed(const Call& call, const std::shared_ptr<AnswerWriter>& writer) {
   const auto last_event_id = call.request.Header("last-event-id");
   if (!keeper_ || !last_event_id) return false;
   if (!LoadedOrReply(call)) return true;  // the stream may be one of the previous run
   const std::optional<StreamPosition> position = ParseStreamPosition(*last_event_id);
   const std::optional<ApiError> error =
-      position ? keeper_->Resume(call.owner, *position, call.reply)
+      position ? keeper_->Resume(call.owner, *position, ReaderOf(call.reply, writer))
                : BadField("Last-Event-ID", "Last-Event-ID must be the id of a stream's event.");
-  if (error) call.reply->Send(ErrorResponse(*error));
+  if (error) call.Refuse(*error);
   return true;
 }
 
@@ -280,15 +295,15 @@ void Service::Impl::ResumeStream(Call call) {
   if (const auto last_event_id = call.request.Header("last-event-id")) {
     const std::optional<StreamPosition> delivered = ParseStreamPosition(*last_event_id);
     if (!delivered || delivered->response_id != call.rest) {
-      return call.reply->Send(ErrorResponse(
-          BadField("Last-Event-ID", "Last-Event-ID must be the id of an event of this stream.")));
+      return call.Refuse(
+          BadField("Last-Event-ID", "Last-Event-ID must be the id of an event of this stream."));
     }
     position = *delivered;
   }
   const auto error = call.request.method == "HEAD"
                          ? keeper_->SendHead(call.owner, position, *call.reply)
                          : keeper_->Resume(call.owner, position, call.reply);
-  if (error) call.reply->Send(ErrorResponse(*error));
+  if (error) call.Refuse(*error);
 }
 
 std::string Service::Impl::ResponseId(const std::string& prefix, const GenerationOptions& options) {

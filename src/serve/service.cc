@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <functional>
 
 #include "base/log.h"
 #include "base/mutex.h"
@@ -151,8 +152,14 @@ Service::Impl::Impl(ServiceOptions options, const Clock& clock)
 }
 
 ChatRoutes Service::Impl::RoutesForOthers() {
-  return {.chat = [this](Call call) { ChatCompletions(std::move(call)); },
-          .embeddings = [this](Call call) { vectors_.Embeddings(std::move(call)); },
+  return {.chat =
+              [this](Call call, const OrderedJson& chat, std::shared_ptr<AnswerWriter> writer) {
+                Chat(std::move(call), &chat, std::move(writer));
+              },
+          .embeddings =
+              [this](Call call, const OrderedJson& body, const VectorForm& form) {
+                vectors_.Embeddings(std::move(call), body, form);
+              },
           .loaded = [this](const Call& call) { return LoadedOrReply(call); },
           .loaded_now = [this] { return model_context(); },
           .new_id = [this](const std::string& prefix) { return NewId(prefix, next_id_++); },
@@ -161,13 +168,15 @@ ChatRoutes Service::Impl::RoutesForOthers() {
 }
 
 void Service::Impl::AddRoutes() {
-  auto add = [this](const char* method, const char* path, Access access, void (Impl::*member)(Call),
+  auto add = [this](const char* method, const char* path, Access access, auto handler,
                     PathKind kind = PathKind::kExact) {
     routes_.Add({method, path, access,
-                 [this, member](Call call) { (this->*member)(std::move(call)); }, kind});
+                 [this, handler](Call call) { std::invoke(handler, this, std::move(call)); },
+                 kind});
   };
   add("POST", "/v1/completions", Access::kKeyed, &Impl::Completions);
-  add("POST", "/v1/chat/completions", Access::kKeyed, &Impl::ChatCompletions);
+  add("POST", "/v1/chat/completions", Access::kKeyed,
+      [](Impl* impl, Call call) { impl->Chat(std::move(call), nullptr, nullptr); });
   vectors_.AddTo(routes_);
   other_apis_.AddTo(routes_);
   ollama_.AddTo(routes_);
@@ -396,7 +405,7 @@ std::shared_ptr<const ApiKeys> Service::Impl::api_keys() const {
 
 std::shared_ptr<ModelContext> Service::Impl::LoadedOrReply(const Call& call) const {
   std::shared_ptr<ModelContext> loaded = model_context();
-  if (!loaded) call.reply->Send(ErrorResponse(Unready("The model is still loading.")));
+  if (!loaded) call.Refuse(Unready("The model is still loading."));
   return loaded;
 }
 

@@ -75,10 +75,10 @@ class Service::Impl {
 
   // routes_generation.cc
   void Completions(Call call);
-  void ChatCompletions(Call call);
+  void Chat(Call call, const OrderedJson* made, std::shared_ptr<AnswerWriter> writer);
   // Returns true if the call asks for the rest of a stream; it has then been answered with that or
-  // with an error.
-  bool Resumed(const Call& call);
+  // with an error. `writer`: of the client's API; null: OpenAI's form.
+  bool Resumed(const Call& call, const std::shared_ptr<AnswerWriter>& writer);
   void ResumeStream(Call call);  // GET /v1/streams/{response id}
   void Begin(std::shared_ptr<ModelContext> model_context, Call call, GenerationSpec spec,
              const std::string& id);

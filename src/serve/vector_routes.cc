@@ -10,6 +10,8 @@
 #include "serve/generation/embedding.h"
 #include "serve/generation/vectors.h"
 #include "serve/http/decorated_reply.h"
+#include "serve/request/ignored_fields.h"
+#include "serve/request/parse_common.h"
 #include "serve/service_impl.h"
 
 namespace millrace::serve {
@@ -110,22 +112,26 @@ Json Ranking(const RerankRequest& request, Vectors vectors) {
 
 template <typename Request>
 void VectorRoutes::Make(Call call, const char* id_prefix,
-                        Parsed<Request> (*parse)(std::string_view body,
-                                                 const ParseContext& context),
-                        Json (*answer)(const Request& request, Vectors vectors)) {
+                        Parsed<Request> (*parse)(const Json& body, const ParseContext& context),
+                        Json (*answer)(const Request& request, Vectors vectors),
+                        const OrderedJson* made, const VectorForm& form) {
   std::shared_ptr<ModelContext> loaded = host_.loaded(call);
   if (!loaded) return;
   const Time arrived = loaded->clock.Now();
-  if (host_.draining()) return call.reply->Send(ErrorResponse(Draining()));
-  auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
-  Parsed<Request> parsed = parse(call.request.body, loaded->context);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
+  if (host_.draining()) return call.Refuse(Draining());
+  const Parsed<Json> body = made != nullptr ? Json(*made) : ParseBody(call.request.body);
+  if (const auto* error = std::get_if<ApiError>(&body)) return call.Refuse(*error);
+  Parsed<Request> parsed = parse(std::get<Json>(body), loaded->context);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return call.Refuse(*error);
+  std::string& ignored = std::get<Request>(parsed).options.ignored;
+  ignored = JoinIgnored(ignored, form.ignored,
+                        [&](std::string_view name) { return form.names.Of(name); });
   auto request = std::make_shared<const Request>(std::move(std::get<Request>(parsed)));
   const VectorOptions& options = request->options;
   const auto name = host_.served_name(options.model);
-  if (!name) return refuse(ModelNotFound(options.model));
+  if (!name) return call.Refuse(ModelNotFound(options.model));
   auto prompts = EncodeInputs(loaded->model, options, request->inputs, call.reply.get());
-  if (auto* error = std::get_if<ApiError>(&prompts)) return refuse(*error);
+  if (auto* error = std::get_if<ApiError>(&prompts)) return call.Refuse(*error);
 
   EmbeddingSpec spec{.options = options,
                      .prompts = std::move(std::get<std::vector<std::vector<TokenId>>>(prompts)),
@@ -136,18 +142,24 @@ void VectorRoutes::Make(Call call, const char* id_prefix,
                      .owner = call.owner,
                      .arrived = arrived,
                      .trace = call.trace,
-                     .answer = {}};
+                     .answer = {},
+                     .refuse = {}};
   const int64_t tokens = spec.prompt_tokens();
   const int64_t created = std::time(nullptr);
-  spec.answer = [=, id = spec.id, name = *name](Vectors vectors) {
+  spec.answer = [=, id = spec.id, name = *name, form = form.answer](
+                    Vectors vectors, const std::string& fingerprints) {
     Json body = answer(*request, std::move(vectors));
     body["id"] = id;
     body["created"] = created;
     body["model"] = name;
     body["usage"] = {{"prompt_tokens", tokens}, {"total_tokens", tokens}};
-    return body;
+    body["system_fingerprint"] = fingerprints.empty() ? Json() : Json(fingerprints);
+    return form ? form(body) : body;
   };
-  Embedding::Begin(std::move(loaded), std::move(spec), call.reply);
+  const std::shared_ptr<net::HttpReply> reply = call.reply;
+  call.request.body.clear();
+  spec.refuse = [call = std::move(call)](const ApiError& error) { call.Refuse(error); };
+  Embedding::Begin(std::move(loaded), std::move(spec), reply);
 }
 
 void VectorRoutes::AddTo(RouteTable& table) {
@@ -155,13 +167,17 @@ void VectorRoutes::AddTo(RouteTable& table) {
     table.Add({"POST", path, Access::kKeyed,
                [this, member](Call call) { (this->*member)(std::move(call)); }, PathKind::kExact});
   };
-  add("/v1/embeddings", &VectorRoutes::Embeddings);
+  add("/v1/embeddings", &VectorRoutes::OwnEmbeddings);
   for (const char* path : {"/v1/score", "/score"}) add(path, &VectorRoutes::Score);
   for (const char* path : {"/v1/rerank", "/rerank", "/v2/rerank"}) add(path, &VectorRoutes::Rerank);
 }
 
-void VectorRoutes::Embeddings(Call call) {
+void VectorRoutes::OwnEmbeddings(Call call) {
   Make(std::move(call), "embd-", ParseEmbeddingRequest, EmbeddingList);
+}
+
+void VectorRoutes::Embeddings(Call call, const OrderedJson& body, const VectorForm& form) {
+  Make(std::move(call), "embd-", ParseEmbeddingRequest, EmbeddingList, &body, form);
 }
 
 void VectorRoutes::Score(Call call) {

@@ -11,6 +11,8 @@
 
 #include "serve/generation/model_context.h"
 #include "serve/http/router.h"
+#include "serve/request/field_names.h"
+#include "serve/request/request.h"
 
 namespace millrace::serve {
 
@@ -24,21 +26,33 @@ struct VectorRoutesHost {
   std::function<std::string(const std::string& prefix)> new_id;
 };
 
+// Embeddings in the form of another API, whose request was made one for /v1/embeddings.
+struct VectorForm {
+  FieldNames names;     // as AnswerWriter
+  std::string ignored;  // as AnswerWriter
+  // The body of the answer, from that of /v1/embeddings; empty: the same.
+  std::function<Json(const Json& answer)> answer;
+};
+
 class VectorRoutes {
  public:
   explicit VectorRoutes(VectorRoutesHost host) : host_(std::move(host)) {}
   // The table's handlers refer to this.
   void AddTo(RouteTable& table);
-  void Embeddings(Call call);
+  // `body`: as it was made of another API's request.
+  void Embeddings(Call call, const OrderedJson& body, const VectorForm& form);
 
  private:
+  void OwnEmbeddings(Call call);
   void Score(Call call);
   void Rerank(Call call);
-  // Answers a call with what is computed from the vectors of its texts.
+  // Answers a call with what is computed from the vectors of its texts. `made`: in place of the
+  // call's body.
   template <typename Request>
   void Make(Call call, const char* id_prefix,
-            Parsed<Request> (*parse)(std::string_view body, const ParseContext& context),
-            Json (*answer)(const Request& request, std::vector<std::vector<float>> vectors));
+            Parsed<Request> (*parse)(const Json& body, const ParseContext& context),
+            Json (*answer)(const Request& request, std::vector<std::vector<float>> vectors),
+            const OrderedJson* made = nullptr, const VectorForm& form = {});
 
   const VectorRoutesHost host_;
 };

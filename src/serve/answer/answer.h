@@ -1,5 +1,6 @@
-// Answer: writes the choices of one HTTP request to its reply, either as events while they arrive
-// or as one body at the end. Owned by a Generation; used by one thread at a time.
+// Answer: sends the choices of one HTTP request to its reply, either as events while they arrive
+// or as one body at the end. An AnswerWriter gives them the form of the client's API. Owned by a
+// Generation; used by one thread at a time.
 #pragma once
 
 #include <memory>
@@ -9,24 +10,15 @@
 
 #include "net/http/http.h"
 #include "serve/answer/choice.h"
-#include "serve/answer/response.h"
-#include "serve/http/api_error.h"
+#include "serve/answer/chunk_writer.h"
 
 namespace millrace::serve {
 
-struct AnswerFormat {
-  bool chat = false;
-  bool stream = false;
-  bool include_usage = false;
-  bool continuous_usage = false;
-  bool metrics = false;          // adds the object `metrics`
-  bool prompt_logprobs = false;  // adds vLLM's field of that name to the answer
-  std::string ignored;           // IgnoredHeaderValue
-};
-
 class Answer {
  public:
-  Answer(AnswerFormat format, ResponseHead head, std::shared_ptr<net::HttpReply> reply);
+  // `writer`: of another API; null: OpenAI's form.
+  Answer(AnswerFormat format, ResponseHead head, std::shared_ptr<net::HttpReply> reply,
+         std::shared_ptr<AnswerWriter> writer);
 
   // Sends a stream's head if it has not been sent. Later errors are sent as events.
   void Start();
@@ -55,16 +47,14 @@ class Answer {
   std::string Fingerprints() const;
 
  private:
-  // A chunk with `choice`, which is of `part`.
-  void AppendChunk(Json choice, const ChoicePart& part, const UsageCounts& usage);
-  void AddIgnoredHeader(net::HttpResponse& response) const;
+  bool WriteEvents();  // returns as Flush
+
   const AnswerFormat format_;
-  const ResponseHead head_;
   const std::shared_ptr<net::HttpReply> reply_;
+  const std::shared_ptr<AnswerWriter> writer_;
   bool started_ = false;
-  bool prompt_ids_sent_ = false;           // chat streams
   std::string events_;                     // not yet written
-  std::vector<bool> role_sent_;            // chat streams: by choice
+  bool collected_ = false;                 // output that is not yet written; it may have no bytes
   std::vector<std::string> fingerprints_;  // of its tokens so far, each once
 };
 

@@ -66,6 +66,9 @@ struct ChoicePart {
   std::optional<std::vector<TokenId>> token_ids;
   std::optional<std::vector<TokenId>> prompt_token_ids;  // in the first part of a sequence
   bool tokens_as_ids = false;                            // in its log-probabilities
+
+  // Its first call is the rest of one that is open: it precedes the text.
+  bool ContinuesCall() const { return !calls.empty() && calls.front().name.empty(); }
 };
 
 // A token as text: its bytes, or OpenAI's form "bytes:\xe2\x96" if they are not valid UTF-8.

@@ -7,6 +7,11 @@
 #include "serve/request/ignored_fields.h"
 
 namespace millrace::serve {
+namespace {
+
+const OrderedJson kAbsent;
+
+}  // namespace
 
 Parsed<TranslatedRequest> ChatTranslation::Run() {
   for (const auto& [name, value] : json_.items()) {
@@ -16,12 +21,11 @@ Parsed<TranslatedRequest> ChatTranslation::Run() {
   body_ = OrderedJson::parse(text_);
   Read();
   if (reader_.error()) return *reader_.error();
-  return TranslatedRequest{chat_.dump(-1, ' ', false, OrderedJson::error_handler_t::replace),
-                           IgnoredHeaderValue(reader_), std::move(names_)};
+  return TranslatedRequest{std::move(chat_), IgnoredHeaderValue(reader_), std::move(names_)};
 }
 
-OrderedJson ChatTranslation::Take(const char* name) {
-  return reader_.Find(name) == nullptr ? OrderedJson() : body_[name];
+const OrderedJson& ChatTranslation::Take(const char* name) {
+  return reader_.Find(name) == nullptr ? kAbsent : body_[name];
 }
 
 void ChatTranslation::Copy(const char* from, const char* to) {
@@ -40,8 +44,10 @@ void ChatTranslation::AskForUsage() {
   }
 }
 
-OrderedJson MemberOf(const OrderedJson& object, const char* name) {
-  return object.is_object() ? object.value(name, OrderedJson()) : OrderedJson();
+const OrderedJson& MemberOf(const OrderedJson& object, const char* name) {
+  if (!object.is_object()) return kAbsent;
+  const auto found = object.find(name);
+  return found == object.end() ? kAbsent : *found;
 }
 
 }  // namespace millrace::serve

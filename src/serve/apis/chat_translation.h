@@ -1,4 +1,4 @@
-// ChatTranslation: reads a request of another API and writes it as a chat request. Base of one
+// ChatTranslation: reads a request of another API and makes a chat request of it. Base of one
 // reader per API; one request, one thread. A known field is read, refused or ignored; those that
 // are ignored, and unknown ones, are named.
 #pragma once
@@ -19,7 +19,7 @@ inline constexpr size_t kAnyTextBytes = std::numeric_limits<size_t>::max();
 inline constexpr int64_t kMaxTokensMax = std::numeric_limits<int32_t>::max();
 
 struct TranslatedRequest {
-  std::string chat;     // a body of POST /v1/chat/completions, or of the route that answers
+  OrderedJson chat;     // a body of POST /v1/chat/completions, or of the route that answers
   std::string ignored;  // IgnoredHeaderValue of the other API's fields
   FieldNames names;     // of the chat's fields, for errors
 };
@@ -40,7 +40,7 @@ class ChatTranslation {
   virtual void Read() = 0;
 
   // The field, with keys in the client's order; null if it is absent, and after an error.
-  OrderedJson Take(const char* name);
+  const OrderedJson& Take(const char* name);
   // `to` is the chat's name of the field.
   void Copy(const char* from, const char* to);
   void Copy(const char* name) { Copy(name, name); }
@@ -52,15 +52,13 @@ class ChatTranslation {
   const Json& json_;
   const std::string_view text_;
   FieldReader reader_;
+  OrderedJson body_;  // json_, with keys in the client's order
   OrderedJson chat_ = OrderedJson::object();
   FieldNames names_;
-
- private:
-  OrderedJson body_;
 };
 
 // The member of an object; null if it is none or lacks it.
-OrderedJson MemberOf(const OrderedJson& object, const char* name);
+const OrderedJson& MemberOf(const OrderedJson& object, const char* name);
 
 // Runs a `Translation` over a body.
 template <typename Translation, typename... Arguments>

@@ -44,13 +44,13 @@ class MessagesTranslation : public ChatTranslation {
   }
 
   void ReadSystem() {
-    const OrderedJson system = Take("system");
+    const OrderedJson& system = Take("system");
     if (system.is_null()) return;
     AddMessage("system", {{"role", "system"}, {"content", TextOf("system", system)}});
   }
 
   void ReadMessages() {
-    const OrderedJson messages = Take("messages");
+    const OrderedJson& messages = Take("messages");
     if (!messages.is_array() || messages.empty()) {
       return reader_.Fail("messages", "messages must be a list of at least one message, got " +
                                           Describe(Json(messages)));
@@ -61,12 +61,12 @@ class MessagesTranslation : public ChatTranslation {
   }
 
   void ReadMessage(const std::string& where, const OrderedJson& message, bool last) {
-    const OrderedJson role = MemberOf(message, "role");
+    const OrderedJson& role = MemberOf(message, "role");
     const bool assistant = role == OrderedJson("assistant");
     if (role != OrderedJson("user") && !assistant) {
       return Refuse(where + ".role", "must be \"user\" or \"assistant\"", role);
     }
-    const OrderedJson content = message.value("content", OrderedJson());
+    const OrderedJson& content = MemberOf(message, "content");
     const bool may_be_empty = content.is_string() || (assistant && last);
     if (!content.is_string() && (!content.is_array() || (content.empty() && !may_be_empty))) {
       return Refuse(where + ".content", "must be a string or a list of at least one block",
@@ -99,7 +99,7 @@ class MessagesTranslation : public ChatTranslation {
   // The members of a message: its text, reasoning_content if it has any, and `calls`.
   void ReadBlock(const std::string& where, const OrderedJson& block, OrderedJson& message,
                  OrderedJson& calls) {
-    const OrderedJson type = MemberOf(block, "type");
+    const OrderedJson& type = MemberOf(block, "type");
     const bool of_assistant = type == OrderedJson("tool_use") || type == OrderedJson("thinking") ||
                               type == OrderedJson("redacted_thinking");
     const char* const role = of_assistant ? "assistant" : "user";
@@ -191,9 +191,9 @@ class MessagesTranslation : public ChatTranslation {
   void ReadPrefill() {
     if (reader_.failed()) return;
     OrderedJson& messages = chat_["messages"];
-    const OrderedJson last = messages.back();
+    const OrderedJson& last = messages.back();
     if (last["role"] != OrderedJson("assistant") || last.contains("tool_calls")) return;
-    const auto text = last["content"].get<std::string>();
+    const auto& text = last["content"].get_ref<const std::string&>();
     if (text.empty() && last.size() == 2 && messages.size() > 1) {
       messages.erase(messages.size() - 1);
       return;
@@ -216,7 +216,7 @@ class MessagesTranslation : public ChatTranslation {
   }
 
   void ReadTools() {
-    const OrderedJson given = Take("tools");
+    const OrderedJson& given = Take("tools");
     if (given.is_null()) return;
     if (!given.is_array()) return Refuse("tools", "must be a list", given);
     OrderedJson tools = OrderedJson::array();
@@ -252,9 +252,9 @@ class MessagesTranslation : public ChatTranslation {
   }
 
   void ReadToolChoice() {
-    const OrderedJson choice = Take("tool_choice");
+    const OrderedJson& choice = Take("tool_choice");
     if (choice.is_null()) return;
-    const OrderedJson type = MemberOf(choice, "type");
+    const OrderedJson& type = MemberOf(choice, "type");
     if (type == OrderedJson("auto") || type == OrderedJson("none")) {
       chat_["tool_choice"] = type;
     } else if (type == OrderedJson("any")) {
@@ -276,7 +276,7 @@ class MessagesTranslation : public ChatTranslation {
   }
 
   void ReadThinking() {
-    const OrderedJson thinking = Take("thinking");
+    const OrderedJson& thinking = Take("thinking");
     if (thinking.is_null()) return;
     if (!thinking.is_object()) return Refuse("thinking", "must be an object", thinking);
     const OrderedJson type = thinking.value("type", OrderedJson());
@@ -321,14 +321,14 @@ class MessagesTranslation : public ChatTranslation {
 
   // output_config, and output_format, its older form for a format alone.
   void ReadOutput() {
-    const OrderedJson config = Take("output_config");
-    const OrderedJson older = Take("output_format");
+    const OrderedJson& config = Take("output_config");
+    const OrderedJson& older = Take("output_format");
     if (!config.is_null() && !config.is_object()) {
       return Refuse("output_config", "must be an object", config);
     }
     reader_.IgnoreUnknown("output_config", config, {"format", "effort"});
     ReadEffort(MemberOf(config, "effort"));
-    const OrderedJson format = MemberOf(config, "format");
+    const OrderedJson& format = MemberOf(config, "format");
     if (!format.is_null()) {
       ReadFormat("output_config.format", format);
       if (!older.is_null()) reader_.AddIgnored("output_format");

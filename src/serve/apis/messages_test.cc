@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "serve/apis/messages_api.h"
-#include "serve/apis/messages_reply.h"
+#include "serve/apis/messages_writer.h"
 #include "serve/testing/fixtures.h"
 
 namespace millrace::serve {
@@ -24,7 +24,7 @@ std::vector<TypedEvent> EventsOf(TestServer& server, const std::string& path, Js
 
 Json ChatOf(const Parsed<TranslatedRequest>& parsed) {
   if (const auto* error = std::get_if<ApiError>(&parsed)) return {{"error", error->message}};
-  return Json::parse(std::get<TranslatedRequest>(parsed).chat);
+  return Json(std::get<TranslatedRequest>(parsed).chat);
 }
 
 Json MessagesBody() {
@@ -268,7 +268,7 @@ TEST(Messages, AFormatConstrains) {
        {R"("output_config": {"format": )" + format + "}", R"("output_format": )" + format}) {
     const auto made = ChatOfMessages(
         R"({"max_tokens": 5, "messages": [{"role": "user", "content": "x"}], )" + given + "}", {});
-    const std::string& chat = std::get<TranslatedRequest>(made).chat;
+    const std::string chat = std::get<TranslatedRequest>(made).chat.dump();
     EXPECT_NE(
         chat.find(R"("type":"json_schema","json_schema":{"name":"output","schema":{"b":1,"a":2}})"),
         std::string::npos)
@@ -307,25 +307,49 @@ TEST(Messages, BlocksBelongToOneRole) {
   EXPECT_NE(message.find("of the user only, got \"tool_result\""), std::string::npos) << message;
 }
 
-// One chunk may have the rest of a call and the text that follows it.
+// One part may have the rest of a call and the text that follows it.
 TEST(Messages, AnOpenCallGoesOnBeforeTheText) {
-  auto inner = std::make_shared<RecordingReply>();
-  MessagesReply reply(inner);
-  reply.Start({});
-  const auto write = [&](const Json& delta) {
-    const Json chunk = {{"id", "chatcmpl-1"},
-                        {"model", "m"},
-                        {"choices", {{{"delta", delta}, {"finish_reason", nullptr}}}}};
-    reply.Write("data: " + DumpJson(chunk) + "\n\n");
-  };
-  const auto call = [](const Json& more) { return Json{{"tool_calls", {more}}}; };
-  write(call({{"index", 0}, {"id", "c"}, {"function", {{"name", "f"}, {"arguments", "{\"a\""}}}}));
-  Json both = call({{"index", 0}, {"function", {{"arguments", ": 1}"}}}});
-  both["content"] = "text";
-  write(both);
-  const std::string body = inner->body();
+  MessagesWriter writer;
+  writer.SetHead({.id = "chatcmpl-1", .model = "m"});
+  ChoicePart begin, rest;
+  begin.calls = {{.index = 0, .id = "c", .name = "f", .arguments = "{\"a\""}};
+  rest.calls = {{.index = 0, .id = "", .name = "", .arguments = ": 1}"}};
+  rest.text = "text";
+  std::string body = writer.Part(begin, {});
+  body += writer.Part(rest, {});
   EXPECT_LT(body.find(": 1}"), body.find("\"text\":\"text\"")) << body;
   EXPECT_EQ(body.find("\"index\":2"), std::string::npos) << "a call and a text: " << body;
+}
+
+// It is kept as the chunks of a chat, and has the same bytes as one that is not kept.
+TEST(Messages, AStreamThatIsKeptHasTheSameEvents) {
+  const auto answer = [](bool kept) {
+    TestServerOptions options = Reciting(kAnswer);
+    options.service.resumable.enabled = kept;
+    TestServer server(std::move(options));
+    Json body = MessagesBody();
+    body["stream"] = true;
+    body["mood"] = "sad";
+    auto first = server.Post("/v1/messages", body);
+    EXPECT_TRUE(first->WaitDone());
+    EXPECT_EQ(first->Header("x-millrace-ignored"), "mood");
+    std::string made;
+    for (const TypedEvent& event : TypedEvents(first->body())) {
+      if (!event.data.contains("delta")) continue;
+      for (const char* name : {"thinking", "text", "partial_json", "stop_reason"}) {
+        const Json value = event.data["delta"].value(name, Json());
+        if (value.is_string()) made += value.get<std::string>();
+      }
+    }
+    if (!kept) return made;
+    const std::string position = first->Header("x-stream-id") + ":0";
+    auto again =
+        server.Start("POST", "/v1/messages", DumpJson(body), {{"Last-Event-ID", position}});
+    EXPECT_TRUE(again->WaitDone());
+    EXPECT_EQ(again->body(), first->body());
+    return made;
+  };
+  EXPECT_EQ(answer(true), answer(false));
 }
 
 TEST(Messages, ATurnOfWhichNothingCanBeReadStays) {

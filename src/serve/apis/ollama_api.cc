@@ -114,7 +114,7 @@ class OllamaTranslation : public ChatTranslation {
   }
 
   void ReadKeepAlive() {
-    const OrderedJson value = Take("keep_alive");
+    const OrderedJson& value = Take("keep_alive");
     if (value.is_null()) return;
     const std::optional<bool> zero = IsZeroDuration(value);
     if (!zero) {
@@ -130,7 +130,7 @@ class OllamaTranslation : public ChatTranslation {
   }
 
   void ReadMessages(const std::string& model) {
-    const OrderedJson messages = Take("messages");
+    const OrderedJson& messages = Take("messages");
     const bool none = messages.is_null() || (messages.is_array() && messages.empty());
     if (none && !model.empty()) return Load(model);
     if (!messages.is_array() || messages.empty()) {
@@ -155,7 +155,7 @@ class OllamaTranslation : public ChatTranslation {
     const OrderedJson calls = message.value("tool_calls", OrderedJson());
     for (size_t k = 0; calls.is_array() && k < calls.size(); ++k) {
       const std::string call = fmt::format("{}.tool_calls[{}]", where, k);
-      const OrderedJson function = MemberOf(calls[k], "function");
+      const OrderedJson& function = MemberOf(calls[k], "function");
       if (!function.is_object()) {
         return Refuse(call, "must be an object with a function", calls[k]);
       }
@@ -189,7 +189,7 @@ class OllamaTranslation : public ChatTranslation {
   }
 
   void ReadFormat() {
-    const OrderedJson format = Take("format");
+    const OrderedJson& format = Take("format");
     names_.Add("response_format", "format");
     names_.Add("response_format.json_schema.schema", "format");
     if (format.is_null() || format == OrderedJson("")) return;
@@ -204,7 +204,7 @@ class OllamaTranslation : public ChatTranslation {
   }
 
   void ReadThink() {
-    const OrderedJson think = Take("think");
+    const OrderedJson& think = Take("think");
     if (think.is_null()) return;
     const bool effort = think == OrderedJson("low") || think == OrderedJson("medium") ||
                         think == OrderedJson("high");
@@ -219,7 +219,7 @@ class OllamaTranslation : public ChatTranslation {
   }
 
   void ReadOptions() {
-    const OrderedJson options = Take("options");
+    const OrderedJson& options = Take("options");
     if (options.is_null()) return;
     if (!options.is_object()) return Refuse("options", "must be an object", options);
     for (const auto& [name, value] : options.items()) {
@@ -275,7 +275,7 @@ class OllamaEmbedTranslation : public ChatTranslation {
       chat_["truncate_prompt_tokens"] = -1;
       chat_["truncation_side"] = "right";
     }
-    const OrderedJson options = Take("options");
+    const OrderedJson& options = Take("options");
     if (!options.is_null() && !options.is_object()) {
       reader_.Fail("options", "options must be an object, got " + Describe(Json(options)));
     }
@@ -285,35 +285,6 @@ class OllamaEmbedTranslation : public ChatTranslation {
 
   const OllamaEmbedRoute route_;
 };
-
-int64_t Nanoseconds(const Json& metrics, std::initializer_list<const char*> seconds) {
-  double sum = 0;
-  for (const char* name : seconds) sum += metrics.value(name, 0.0);
-  return std::llround(sum * 1e9);
-}
-
-// Calls with their arguments as objects. One that is cut off has none, and is left out.
-Json OllamaCalls(const Json& calls) {
-  Json list = Json::array();
-  for (const Json& call : calls) {
-    const Json arguments = Json::parse(call["function"].value("arguments", ""), nullptr, false);
-    if (!arguments.is_object()) continue;
-    list.push_back({{"id", call.value("id", "")},
-                    {"function",
-                     {{"index", list.size()},
-                      {"name", call["function"].value("name", "")},
-                      {"arguments", arguments}}}});
-  }
-  return list;
-}
-
-// The log-probabilities of a choice's tokens; false: there are none.
-bool AddLogprobs(const Json& choice, Json& line) {
-  const Json logprobs = choice.value("logprobs", Json());
-  if (!logprobs.is_object() || logprobs["content"].empty()) return false;
-  line["logprobs"] = logprobs["content"];
-  return true;
-}
 
 }  // namespace
 
@@ -372,109 +343,19 @@ Parsed<TranslatedRequest> EmbeddingOfOllama(std::string_view body, OllamaEmbedRo
   return TranslateToChat<OllamaEmbedTranslation>(body, route);
 }
 
-Json OllamaEmbedReply::Error(const Json& error, int) {
-  return {{"error", error.value("message", "")}};
-}
-
-Json OllamaEmbedReply::Whole(const Json& answer) {
-  if (route_ == OllamaEmbedRoute::kEmbeddings) {
+Json OllamaEmbedAnswer(const Json& answer, OllamaEmbedRoute route, int64_t took_ns) {
+  if (route == OllamaEmbedRoute::kEmbeddings) {
     return {{"embedding", answer["data"][0]["embedding"]}};
   }
-  const auto took = std::chrono::steady_clock::now() - begun_;
   Json vectors = Json::array();
   for (const Json& one : answer["data"]) vectors.push_back(one["embedding"]);
   return {{"model", answer["model"]},
           {"embeddings", std::move(vectors)},
-          {"total_duration", std::chrono::nanoseconds(took).count()},
+          {"total_duration", took_ns},
           {"load_duration", 0},
           {"prompt_eval_count", answer["usage"]["prompt_tokens"]}};
 }
 
-Json OllamaReply::Error(const Json& error, int) { return {{"error", error.value("message", "")}}; }
-
-Json OllamaReply::Line(const Json& answer, const std::string& content, const std::string& thinking,
-                       const Json& calls) const {
-  Json line = {{"model", answer["model"]},
-               {"created_at", OllamaTime(answer.value("created", int64_t{0}))},
-               {"done", false}};
-  if (route_ == OllamaRoute::kGenerate) {
-    line["response"] = content;
-    if (!thinking.empty()) line["thinking"] = thinking;
-    return line;
-  }
-  Json message = {{"role", "assistant"}, {"content", content}};
-  if (!thinking.empty()) message["thinking"] = thinking;
-  if (Json whole = OllamaCalls(calls); !whole.empty()) message["tool_calls"] = std::move(whole);
-  line["message"] = std::move(message);
-  return line;
-}
-
-Json OllamaReply::Last(Json line) const {
-  line["done"] = true;
-  line["done_reason"] = finish_reason_ == Json("length") ? "length" : "stop";
-  if (usage_.is_object()) {
-    line["prompt_eval_count"] = usage_.value("prompt_tokens", 0);
-    line["eval_count"] = usage_.value("completion_tokens", 0);
-  }
-  if (metrics_.is_object()) {
-    // What follows the prompt counts as evaluation, also when another worker continues.
-    line["total_duration"] = Nanoseconds(metrics_, {"e2e_s"});
-    line["load_duration"] = Nanoseconds(metrics_, {"queue_s"});
-    line["prompt_eval_duration"] = Nanoseconds(metrics_, {"prefill_s"});
-    line["eval_duration"] = Nanoseconds(metrics_, {"hold_s", "transfer_s", "decode_s"});
-  }
-  return line;
-}
-
-Json OllamaReply::Whole(const Json& answer) {
-  const Json& choice = answer["choices"][0];
-  const Json& message = choice["message"];
-  finish_reason_ = choice["finish_reason"];
-  usage_ = answer["usage"];
-  metrics_ = answer.value("metrics", Json());
-  const std::string content =
-      message["content"].is_string() ? message["content"].get<std::string>() : "";
-  Json line = Line(answer, content, message.value("reasoning_content", ""),
-                   message.value("tool_calls", Json::array()));
-  AddLogprobs(choice, line);
-  return Last(std::move(line));
-}
-
-std::string OllamaReply::Chunk(const Json& chunk) {
-  head_ = {{"model", chunk["model"]}, {"created", chunk["created"]}};
-  if (chunk.contains("usage") && !chunk["usage"].is_null()) usage_ = chunk["usage"];
-  if (chunk.contains("metrics")) metrics_ = chunk["metrics"];
-  if (chunk["choices"].empty()) return "";
-  const Json& choice = chunk["choices"][0];
-  if (!choice["finish_reason"].is_null()) finish_reason_ = choice["finish_reason"];
-  const Json& delta = choice["delta"];
-  // A call is shown when it is whole: its arguments are an object.
-  for (const Json& part : delta.value("tool_calls", Json::array())) {
-    const auto index = part["index"].get<size_t>();
-    if (index >= calls_.size()) {
-      calls_.push_back(part);
-      continue;
-    }
-    Json& arguments = calls_[index]["function"]["arguments"];
-    arguments = arguments.get<std::string>() + part["function"]["arguments"].get<std::string>();
-  }
-  const std::string content =
-      delta.value("content", Json()).is_string() ? delta.value("content", "") : "";
-  const std::string thinking = delta.value("reasoning_content", "");
-  Json line = Line(head_, content, thinking, Json::array());
-  const bool reported = AddLogprobs(choice, line);
-  if (content.empty() && thinking.empty() && !reported) return "";
-  return DumpJson(line) + "\n";
-}
-
-std::string OllamaReply::Done() {
-  std::string out;
-  if (!OllamaCalls(calls_).empty()) out = DumpJson(Line(head_, "", "", calls_)) + "\n";
-  return out + DumpJson(Last(Line(head_, "", "", Json::array()))) + "\n";
-}
-
-std::string OllamaReply::StreamError(const Json& error) {
-  return DumpJson(Error(error, 500)) + "\n";
-}
+Json OllamaError(const ApiError& error) { return {{"error", error.message}}; }
 
 }  // namespace millrace::serve

@@ -108,7 +108,7 @@ TEST(Ollama, Embeddings) {
 Json OllamaChat(const std::string& body, OllamaRoute route = OllamaRoute::kGenerate) {
   const auto parsed = ReadOllamaRequest(body, {.route = route});
   if (const auto* error = std::get_if<ApiError>(&parsed)) return {{"error", error->message}};
-  return Json::parse(std::get<OllamaRequest>(parsed).chat.chat);
+  return Json(std::get<OllamaRequest>(parsed).chat.chat);
 }
 
 std::string OllamaRefusal(TestServer& server, const char* path, const Json& body) {

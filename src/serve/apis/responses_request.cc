@@ -13,10 +13,54 @@ namespace {
 
 constexpr std::string_view kLogprobsIncluded = "message.output_text.logprobs";
 
+// The items of a request's input, each with a type and an id. `id` is the response's.
+OrderedJson InputItems(OrderedJson input, const std::string& id) {
+  if (input.is_string()) {
+    input = OrderedJson::array({{{"type", "message"}, {"role", "user"}, {"content", input}}});
+  }
+  for (size_t i = 0; i < input.size(); ++i) {
+    OrderedJson& item = input[i];
+    if (!item.contains("type")) item["type"] = "message";
+    if (!item.contains("id")) item["id"] = fmt::format("{}_input_{}", id, i);
+    // Clients read a message as a list of parts.
+    if (item["type"] == "message" && item.contains("content") && item["content"].is_string()) {
+      const char* const type = item.value("role", "") == "assistant" ? "output_text" : "input_text";
+      const OrderedJson part = {{"type", type}, {"text", item["content"]}};
+      item["content"] = OrderedJson::array({part});
+    }
+  }
+  return input;
+}
+
+Json EchoedInResponses(const Json& body) {
+  Json echoed = {{"instructions", nullptr},
+                 {"max_output_tokens", nullptr},
+                 {"metadata", Json::object()},
+                 {"parallel_tool_calls", true},
+                 {"temperature", nullptr},
+                 {"text", {{"format", {{"type", "text"}}}}},
+                 {"tool_choice", "auto"},
+                 {"tools", Json::array()},
+                 {"top_p", nullptr},
+                 {"truncation", "disabled"},
+                 {"reasoning", nullptr},
+                 {"user", nullptr},
+                 {"background", false},
+                 {"previous_response_id", nullptr},
+                 {"store", true}};
+  for (auto& [name, value] : echoed.items()) {
+    if (body.contains(name) && !body[name].is_null()) value = body[name];
+  }
+  return echoed;
+}
+
 class ResponsesTranslation : public ChatTranslation {
  public:
-  ResponsesTranslation(const Json& json, std::string_view body, const ResponsesContext* context)
-      : ChatTranslation(json, body), context_(*context) {}
+  ResponsesTranslation(const Json& json, std::string_view body, const ResponsesContext& context)
+      : ChatTranslation(json, body), context_(context) {}
+
+  // REQUIRES: Run has found no error.
+  OrderedJson TakeInput() { return InputItems(std::move(body_["input"]), context_.id); }
 
  private:
   void Read() override {
@@ -61,7 +105,7 @@ class ResponsesTranslation : public ChatTranslation {
     names_.Add("messages", "input");
     if (!instructions.empty()) Add("instructions", "system", instructions);
     if (context_.earlier != nullptr) ReadItems("previous_response_id", *context_.earlier);
-    const OrderedJson input = Take("input");
+    const OrderedJson& input = Take("input");
     if (input.is_string()) {
       AddReasoningAlone();
       return Add("input", "user", input.get<std::string>());
@@ -79,8 +123,8 @@ class ResponsesTranslation : public ChatTranslation {
     }
   }
 
-  void Add(const std::string& where, const OrderedJson& role, const std::string& content) {
-    AddMessage(where, {{"role", role}, {"content", content}});
+  void Add(const std::string& where, const OrderedJson& role, std::string content) {
+    AddMessage(where, {{"role", role}, {"content", std::move(content)}});
   }
 
   // Reasoning belongs to the assistant's turn that follows it.
@@ -102,7 +146,7 @@ class ResponsesTranslation : public ChatTranslation {
 
   void ReadItem(const std::string& where, const OrderedJson& item) {
     if (!item.is_object()) return Refuse(where, "must be an object", item);
-    const OrderedJson type = MemberOf(item, "type");
+    const OrderedJson& type = MemberOf(item, "type");
     if (type.is_null() || type == OrderedJson("message")) {
       ReadMessage(where, item);
     } else if (type == OrderedJson("function_call")) {
@@ -126,13 +170,13 @@ class ResponsesTranslation : public ChatTranslation {
 
   // A member that must be a text.
   OrderedJson TextMember(const std::string& where, const OrderedJson& object, const char* name) {
-    const OrderedJson value = MemberOf(object, name);
+    const OrderedJson& value = MemberOf(object, name);
     if (!value.is_string()) Refuse(where + "." + name, "must be a string", value);
     return value;
   }
 
   void ReadMessage(const std::string& where, const OrderedJson& item) {
-    const OrderedJson role = MemberOf(item, "role");
+    const OrderedJson& role = MemberOf(item, "role");
     if (!role.is_string()) return Refuse(where + ".role", "must be a string", role);
     reader_.IgnoreUnknown(where, item, {"type", "id", "status", "role", "content", "phase"});
     if (role != OrderedJson("assistant")) AddReasoningAlone();
@@ -199,7 +243,7 @@ class ResponsesTranslation : public ChatTranslation {
   }
 
   void ReadTools() {
-    const OrderedJson given = Take("tools");
+    const OrderedJson& given = Take("tools");
     if (given.is_null()) return;
     if (!given.is_array()) return Refuse("tools", "must be a list", given);
     OrderedJson tools = OrderedJson::array();
@@ -211,7 +255,7 @@ class ResponsesTranslation : public ChatTranslation {
 
   void ReadTool(const std::string& where, const OrderedJson& tool, OrderedJson& tools) {
     if (!tool.is_object()) return Refuse(where, "must be an object", tool);
-    const OrderedJson type = MemberOf(tool, "type");
+    const OrderedJson& type = MemberOf(tool, "type");
     if (!type.is_string()) return Refuse(where + ".type", "must be a string", type);
     if (type != OrderedJson("function")) {  // of the API's provider
       return reader_.AddIgnored(where + "." + type.get<std::string>());
@@ -229,17 +273,17 @@ class ResponsesTranslation : public ChatTranslation {
   }
 
   void ReadToolChoice() {
-    const OrderedJson choice = Take("tool_choice");
+    const OrderedJson& choice = Take("tool_choice");
     if (!choice.is_object()) {
       if (!choice.is_null()) chat_["tool_choice"] = choice;
       return;
     }
-    const OrderedJson type = MemberOf(choice, "type");
+    const OrderedJson& type = MemberOf(choice, "type");
     if (!type.is_string()) return Refuse("tool_choice.type", "must be a string", type);
     if (type == OrderedJson("allowed_tools")) return ReadAllowedTools(choice);
     // Of a tool that is ignored.
     if (type != OrderedJson("function")) return reader_.AddIgnored("tool_choice");
-    const OrderedJson name = MemberOf(choice, "name");
+    const OrderedJson& name = MemberOf(choice, "name");
     if (!name.is_string()) return Refuse("tool_choice.name", "must be a string", name);
     reader_.IgnoreUnknown("tool_choice", choice, {"type", "name"});
     names_.Add("tool_choice.function", "tool_choice");
@@ -256,14 +300,14 @@ class ResponsesTranslation : public ChatTranslation {
   // Some of the tools may be called ("auto"), or must be ("required").
   void ReadAllowedTools(const OrderedJson& choice) {
     const OrderedJson mode = choice.value("mode", OrderedJson("auto"));
-    const OrderedJson allowed = MemberOf(choice, "tools");
+    const OrderedJson& allowed = MemberOf(choice, "tools");
     if (mode != OrderedJson("auto") && mode != OrderedJson("required")) {
       return Refuse("tool_choice.mode", "must be auto or required", mode);
     }
     if (!allowed.is_array()) return Refuse("tool_choice.tools", "must be a list", allowed);
     reader_.IgnoreUnknown("tool_choice", choice, {"type", "mode", "tools"});
     for (size_t i = 0; i < allowed.size(); ++i) {
-      const OrderedJson name = MemberOf(allowed[i], "name");
+      const OrderedJson& name = MemberOf(allowed[i], "name");
       if (MemberOf(allowed[i], "type") != OrderedJson("function") || HasTool(name)) continue;
       return Refuse(fmt::format("tool_choice.tools[{}].name", i), "must be one of the tools", name);
     }
@@ -282,13 +326,13 @@ class ResponsesTranslation : public ChatTranslation {
   }
 
   void ReadText() {
-    const OrderedJson text = Take("text");
+    const OrderedJson& text = Take("text");
     names_.Add("response_format", "text.format");
     names_.Add("response_format.json_schema", "text.format");
     if (text.is_null()) return;
     if (!text.is_object()) return Refuse("text", "must be an object", text);
     reader_.IgnoreUnknown("text", text, {"format", "verbosity"});
-    const OrderedJson verbosity = MemberOf(text, "verbosity");
+    const OrderedJson& verbosity = MemberOf(text, "verbosity");
     if (!verbosity.is_null() && verbosity != OrderedJson("medium")) {
       reader_.AddIgnored("text.verbosity");
     }
@@ -298,7 +342,7 @@ class ResponsesTranslation : public ChatTranslation {
       chat_["response_format"] = std::move(format);
       return;
     }
-    const OrderedJson schema = MemberOf(format, "schema");
+    const OrderedJson& schema = MemberOf(format, "schema");
     if (!schema.is_object() && !schema.is_boolean()) {
       return Refuse("text.format.schema", "must be a JSON schema", schema);
     }
@@ -307,11 +351,11 @@ class ResponsesTranslation : public ChatTranslation {
   }
 
   void ReadReasoning() {
-    const OrderedJson reasoning = Take("reasoning");
+    const OrderedJson& reasoning = Take("reasoning");
     if (reasoning.is_null()) return;
     if (!reasoning.is_object()) return Refuse("reasoning", "must be an object", reasoning);
     reader_.IgnoreUnknown("reasoning", reasoning, {"effort"});
-    const OrderedJson effort = MemberOf(reasoning, "effort");
+    const OrderedJson& effort = MemberOf(reasoning, "effort");
     names_.Add("reasoning_effort", "reasoning.effort");
     if (!effort.is_null()) chat_["reasoning_effort"] = effort;
   }
@@ -320,7 +364,7 @@ class ResponsesTranslation : public ChatTranslation {
   void ReadLogprobs() {
     std::optional<int> top;
     reader_.Int("top_logprobs", 0, kTopLogprobsMax, top);
-    const OrderedJson include = Take("include");
+    const OrderedJson& include = Take("include");
     if (!include.is_null() && !include.is_array())
       return Refuse("include", "must be a list", include);
     bool included = false;
@@ -342,7 +386,7 @@ class ResponsesTranslation : public ChatTranslation {
   }
 
   void ReadStreamOptions() {
-    const OrderedJson options = Take("stream_options");
+    const OrderedJson& options = Take("stream_options");
     if (!options.is_null() && !options.is_object()) {
       return Refuse("stream_options", "must be an object", options);
     }
@@ -362,10 +406,8 @@ class ResponsesTranslation : public ChatTranslation {
 
 }  // namespace
 
-Parsed<ResponsesOptions> ReadResponsesOptions(std::string_view body) {
-  Parsed<Json> parsed = ParseBody(body);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
-  FieldReader reader(std::get<Json>(parsed));
+Parsed<ResponsesOptions> ReadResponsesOptions(const Json& body) {
+  FieldReader reader(body);
   ResponsesOptions options;
   reader.String("model", kNameBytesMax, options.model);
   reader.String("previous_response_id", kNameBytesMax, options.previous);
@@ -379,50 +421,14 @@ Parsed<ResponsesOptions> ReadResponsesOptions(std::string_view body) {
   return options;
 }
 
-Parsed<TranslatedRequest> ChatOfResponses(std::string_view body, const ResponsesContext& context) {
-  return TranslateToChat<ResponsesTranslation>(body, &context);
-}
-
-OrderedJson InputItems(std::string_view body, const std::string& id) {
-  OrderedJson input = OrderedJson::parse(body)["input"];
-  if (input.is_string()) {
-    input = OrderedJson::array({{{"type", "message"}, {"role", "user"}, {"content", input}}});
-  }
-  for (size_t i = 0; i < input.size(); ++i) {
-    OrderedJson& item = input[i];
-    if (!item.contains("type")) item["type"] = "message";
-    if (!item.contains("id")) item["id"] = fmt::format("{}_input_{}", id, i);
-    // Clients read a message as a list of parts.
-    if (item["type"] == "message" && item.contains("content") && item["content"].is_string()) {
-      const char* const type = item.value("role", "") == "assistant" ? "output_text" : "input_text";
-      const OrderedJson part = {{"type", type}, {"text", item["content"]}};
-      item["content"] = OrderedJson::array({part});
-    }
-  }
-  return input;
-}
-
-Json EchoedInResponses(std::string_view text) {
-  const Json body = Json::parse(text, nullptr, false);
-  Json echoed = {{"instructions", nullptr},
-                 {"max_output_tokens", nullptr},
-                 {"metadata", Json::object()},
-                 {"parallel_tool_calls", true},
-                 {"temperature", nullptr},
-                 {"text", {{"format", {{"type", "text"}}}}},
-                 {"tool_choice", "auto"},
-                 {"tools", Json::array()},
-                 {"top_p", nullptr},
-                 {"truncation", "disabled"},
-                 {"reasoning", nullptr},
-                 {"user", nullptr},
-                 {"background", false},
-                 {"previous_response_id", nullptr},
-                 {"store", true}};
-  for (auto& [name, value] : echoed.items()) {
-    if (body.contains(name) && !body[name].is_null()) value = body[name];
-  }
-  return echoed;
+Parsed<ResponsesRequest> ReadResponsesRequest(const Json& json, std::string_view body,
+                                              const ResponsesContext& context) {
+  ResponsesTranslation translation(json, body, context);
+  Parsed<TranslatedRequest> made = translation.Run();
+  if (auto* error = std::get_if<ApiError>(&made)) return std::move(*error);
+  return ResponsesRequest{.made = std::move(std::get<TranslatedRequest>(made)),
+                          .input = translation.TakeInput(),
+                          .echoed = EchoedInResponses(json)};
 }
 
 }  // namespace millrace::serve

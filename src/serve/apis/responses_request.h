@@ -20,19 +20,20 @@ struct ResponsesOptions {
   bool background = false;  // answered at once; its response is fetched later
   bool stream = false;
 };
-Parsed<ResponsesOptions> ReadResponsesOptions(std::string_view body);
+Parsed<ResponsesOptions> ReadResponsesOptions(const Json& body);
 
 struct ResponsesContext {
   std::string id;                        // of the response: kResponseIdBegin and more
   const OrderedJson* earlier = nullptr;  // items of the responses before, in order; null: none
   std::optional<int64_t> seed;           // for a request that has none
 };
-Parsed<TranslatedRequest> ChatOfResponses(std::string_view body, const ResponsesContext& context);
-
-// The items of the request's input, each with a type and an id. `id` is the response's.
-// REQUIRES: ChatOfResponses took the body.
-OrderedJson InputItems(std::string_view body, const std::string& id);
-// The fields of a request that every response object repeats. REQUIRES: as InputItems.
-Json EchoedInResponses(std::string_view body);
+struct ResponsesRequest {
+  TranslatedRequest made;
+  OrderedJson input;  // its items, each with a type and an id
+  Json echoed;        // the fields that every response object repeats
+};
+// `json` is `body`, parsed.
+Parsed<ResponsesRequest> ReadResponsesRequest(const Json& json, std::string_view body,
+                                              const ResponsesContext& context);
 
 }  // namespace millrace::serve

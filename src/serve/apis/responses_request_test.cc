@@ -10,8 +10,12 @@
 namespace millrace::serve {
 namespace {
 
+Parsed<ResponsesRequest> ReadResponses(const std::string& body, const ResponsesContext& context) {
+  return ReadResponsesRequest(Json::parse(body), body, context);
+}
+
 TEST(Responses, AreChatRequests) {
-  const auto parsed = ChatOfResponses(R"({
+  const auto parsed = ReadResponses(R"({
       "model": "m", "instructions": "be brief", "max_output_tokens": 5, "store": true,
       "text": {"format": {"type": "json_schema", "name": "n", "schema": {"b": 1, "a": 2}}},
       "reasoning": {"effort": "low"}, "include": ["x"],
@@ -21,10 +25,11 @@ TEST(Responses, AreChatRequests) {
         {"type": "reasoning", "summary": []},
         {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c1", "output": "r"}]})",
-                                      {.id = "resp_7", .seed = 9});
-  ASSERT_TRUE(std::holds_alternative<TranslatedRequest>(parsed));
-  EXPECT_EQ(std::get<TranslatedRequest>(parsed).ignored, "include.x");
-  EXPECT_EQ(Json::parse(std::get<TranslatedRequest>(parsed).chat), Json::parse(R"({
+                                    {.id = "resp_7", .seed = 9});
+  ASSERT_TRUE(std::holds_alternative<ResponsesRequest>(parsed));
+  const TranslatedRequest& made = std::get<ResponsesRequest>(parsed).made;
+  EXPECT_EQ(made.ignored, "include.x");
+  EXPECT_EQ(Json(made.chat), Json::parse(R"({
       "model": "m", "request_id": "7", "seed": 9, "max_tokens": 5, "reasoning_effort": "low",
       "response_format": {"type": "json_schema",
         "json_schema": {"name": "n", "schema": {"b": 1, "a": 2}}},
@@ -38,10 +43,11 @@ TEST(Responses, AreChatRequests) {
 }
 
 Json ResponsesChat(const std::string& rest) {
-  const auto parsed = ChatOfResponses("{" + rest + "}", {.id = "resp_1"});
+  const auto parsed = ReadResponses("{" + rest + "}", {.id = "resp_1"});
   if (const auto* error = std::get_if<ApiError>(&parsed)) return {{"error", error->message}};
-  Json chat = Json::parse(std::get<TranslatedRequest>(parsed).chat);
-  chat["ignored"] = std::get<TranslatedRequest>(parsed).ignored;
+  const TranslatedRequest& made = std::get<ResponsesRequest>(parsed).made;
+  Json chat(made.chat);
+  chat["ignored"] = made.ignored;
   return chat;
 }
 
@@ -137,11 +143,10 @@ TEST(Responses, ToolsOfTheProviderAreNamed) {
 }
 
 TEST(Responses, AllowedToolsAreAmongTheTools) {
-  const auto parsed =
-      ChatOfResponses(R"({"input": "x", "tools": [{"type": "function", "name": "f"}],
+  const auto parsed = ReadResponses(R"({"input": "x", "tools": [{"type": "function", "name": "f"}],
       "tool_choice": {"type": "allowed_tools", "mode": "auto",
                       "tools": [{"type": "function", "name": "g"}]}})",
-                      {.id = "resp_1"});
+                                    {.id = "resp_1"});
   const auto* error = std::get_if<ApiError>(&parsed);
   ASSERT_NE(error, nullptr);
   EXPECT_EQ(error->message, "tool_choice.tools[0].name must be one of the tools, got \"g\"");

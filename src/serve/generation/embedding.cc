@@ -55,7 +55,7 @@ void Embedding::SubmitAll() {
     ScheduleIfNeeded();
   }
   if (cancelled || !refused.ok()) AbortAll();
-  if (!refused.ok()) reply_->Send(ErrorResponse(FromStatus(refused, "input")));
+  if (!refused.ok()) spec_.refuse(FromStatus(refused, "input"));
 }
 
 Status Embedding::SubmitOne(size_t prompt) {
@@ -184,12 +184,10 @@ void Embedding::Observe(const Mail& last) {
 void Embedding::Answer() {
   if (error_) {
     AbortAll();
-    return reply_->Send(ErrorResponse(*error_));
+    return spec_.refuse(*error_);
   }
-  Json body = spec_.answer(std::move(vectors_));
-  const std::string fingerprints = fmt::format("{}", fmt::join(fingerprints_, "+"));
-  body["system_fingerprint"] = fingerprints.empty() ? Json() : Json(fingerprints);
-  net::HttpResponse response = JsonResponse(body);
+  net::HttpResponse response = JsonResponse(
+      spec_.answer(std::move(vectors_), fmt::format("{}", fmt::join(fingerprints_, "+"))));
   if (!spec_.options.ignored.empty()) {
     response.headers.emplace_back(kIgnoredHeader, spec_.options.ignored);
   }

@@ -28,8 +28,9 @@ struct EmbeddingSpec {
   std::string owner;  // Call::owner
   Time arrived;
   std::optional<TraceContext> trace;
-  // The body of the answer, of the vectors in the order of the prompts.
-  std::function<Json(std::vector<std::vector<float>>)> answer;
+  // The body of the answer, of the vectors in the order of the prompts and of their fingerprints.
+  std::function<Json(std::vector<std::vector<float>>, const std::string&)> answer;
+  std::function<void(const ApiError&)> refuse;  // in place of the answer
 
   int64_t prompt_tokens() const;
 };

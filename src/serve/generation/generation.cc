@@ -156,7 +156,7 @@ Generation::Generation(std::shared_ptr<ModelContext> model_context, GenerationSp
     : model_context_(std::move(model_context)),
       spec_(std::move(spec)),
       reply_(std::move(reply)),
-      answer_(spec_.format, spec_.head, reply_),
+      answer_(spec_.format, spec_.head, reply_, spec_.writer),
       prompts_(spec_.prompts.size()) {
   const SamplingParams& params = spec_.options.params;
   const ServedModel& model = model_context_->model;
@@ -207,7 +207,7 @@ void Generation::SubmitAll() {
   if (error->status == 429) {
     for (size_t i = 0; i < spec_.prompts.size(); ++i) model_context_->metrics.ObserveRefused();
   }
-  reply_->Send(ErrorResponse(*error));
+  answer_.Fail(*error);
 }
 
 std::optional<ApiError> Generation::RefuseEarly() const {

@@ -34,7 +34,8 @@ struct GenerationSpec {
   GenerationOptions options;
   std::vector<PromptInput> prompts;
   AnswerFormat format;
-  AnswerSplit split;  // chat
+  std::shared_ptr<AnswerWriter> writer;  // of another API; null: OpenAI's form
+  AnswerSplit split;                     // chat
   bool echo = false;
   bool echo_only = false;
   ResponseHead head;

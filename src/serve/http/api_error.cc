@@ -140,11 +140,10 @@ net::HttpResponse JsonResponse(const Json& body, int status) {
       .status = status, .headers = {{"content-type", "application/json"}}, .body = DumpJson(body)};
 }
 
-net::HttpResponse EventStreamHead() {
+net::HttpResponse EventStreamHead(const char* type) {
   return {.status = 200,
-          .headers = {{"content-type", "text/event-stream; charset=utf-8"},
-                      {"cache-control", "no-cache"},
-                      {"x-accel-buffering", "no"}}};
+          .headers = {
+              {"content-type", type}, {"cache-control", "no-cache"}, {"x-accel-buffering", "no"}}};
 }
 
 }  // namespace millrace::serve

@@ -49,7 +49,7 @@ Json ErrorBody(const ApiError& error);
 net::HttpResponse ErrorResponse(const ApiError& error);
 
 net::HttpResponse JsonResponse(const Json& body, int status = 200);
-// Of server-sent events.
-net::HttpResponse EventStreamHead();
+inline constexpr char kEventStreamType[] = "text/event-stream; charset=utf-8";
+net::HttpResponse EventStreamHead(const char* type = kEventStreamType);
 
 }  // namespace millrace::serve

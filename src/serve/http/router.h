@@ -12,6 +12,7 @@
 
 #include "net/http/http.h"
 #include "serve/http/admin_access.h"
+#include "serve/http/api_error.h"
 #include "serve/http/trace_context.h"
 
 namespace millrace::serve {
@@ -28,6 +29,12 @@ struct Call {
   bool in_background = false;
   bool clamps_max_tokens = false;     // beyond what the context leaves, as the caller's API has it
   std::optional<TraceContext> trace;  // if spans are exported
+  // An error in the form of the caller's API; empty: ErrorResponse.
+  std::function<net::HttpResponse(const ApiError&)> refusal;
+
+  void Refuse(const ApiError& error) const {
+    reply->Send(refusal ? refusal(error) : ErrorResponse(error));
+  }
 };
 
 enum class PathKind { kExact, kPrefix };  // kPrefix: at least one byte follows the path

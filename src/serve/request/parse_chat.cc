@@ -29,8 +29,8 @@ void ReadChatLengths(FieldReader& reader, SamplingParams& params) {
 }
 
 // A call that is required wins over response_format, which has no effect then.
-void ReadChatConstraint(FieldReader& reader, std::string_view body, ChatRequest& request) {
-  ReadConstraint(reader, body, request.options);
+void ReadChatConstraint(FieldReader& reader, const OrderedFields& fields, ChatRequest& request) {
+  ReadConstraint(reader, fields, request.options);
   const bool calls = request.tools.choice == ToolUse::Choice::kRequired;
   if (!calls || !request.options.constraint_field.starts_with("response_format")) return;
   request.options.params.grammar.clear();
@@ -58,17 +58,14 @@ void RefuseUnsupportedInChat(FieldReader& reader) {
   reader.Unsupported("web_search_options", "web search is not available");
 }
 
-}  // namespace
-
-Parsed<ChatRequest> ParseChatRequest(std::string_view body, const ParseContext& context) {
-  Parsed<Json> parsed = ParseBody(body);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
+Parsed<ChatRequest> ReadChat(const Json& body, const OrderedFields& fields,
+                             const ParseContext& context) {
   ChatRequest request;
-  FieldReader reader(std::get<Json>(parsed));
+  FieldReader reader(body);
   SamplingParams& params = request.options.params;
   ReadEnvelope(reader, request.options);
-  ReadTools(reader, body, request.tools);
-  ReadConversation(reader, body, request.tools.choice != ToolUse::Choice::kNone,
+  ReadTools(reader, fields, request.tools);
+  ReadConversation(reader, fields, request.tools.choice != ToolUse::Choice::kNone,
                    request.conversation);
   ReadTemplate(reader, context, request.conversation);
   IgnoreUnknownInConversation(reader, text::IsTemplateSource(request.conversation.chat_template)
@@ -77,7 +74,7 @@ Parsed<ChatRequest> ParseChatRequest(std::string_view body, const ParseContext& 
   ReadSampling(reader, context.defaults, request.options);
   ReadChatLengths(reader, params);
   ReadChatLogprobs(reader, params);
-  ReadChatConstraint(reader, body, request);
+  ReadChatConstraint(reader, fields, request);
   // The template gets the tools, but the model's calls stay text.
   if (!request.tools.tools.empty() && request.tools.choice == ToolUse::Choice::kAuto &&
       !context.finds_tool_calls) {
@@ -99,6 +96,20 @@ Parsed<ChatRequest> ParseChatRequest(std::string_view body, const ParseContext& 
   if (reader.error()) return *reader.error();
   request.options.ignored = IgnoredHeaderValue(reader);
   return request;
+}
+
+}  // namespace
+
+Parsed<ChatRequest> ParseChatRequest(std::string_view body, const ParseContext& context) {
+  const Parsed<Json> parsed = ParseBody(body);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return *error;
+  return ReadChat(std::get<Json>(parsed), FieldsOf(body), context);
+}
+
+Parsed<ChatRequest> ParseChatObject(const OrderedJson& body, const ParseContext& context) {
+  const Json json(body);
+  if (auto error = CheckParts(json)) return *std::move(error);
+  return ReadChat(json, FieldsOf(body), context);
 }
 
 }  // namespace millrace::serve

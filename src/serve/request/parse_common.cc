@@ -28,6 +28,20 @@ size_t PartsOf(std::string_view body) {
   return parts;
 }
 
+size_t PartsOf(const Json& value) {
+  size_t parts = value.is_string() || value.is_structured() ? 1 : 0;
+  if (value.is_object()) parts += value.size();
+  if (!value.is_structured()) return parts;
+  for (const Json& item : value) parts += PartsOf(item);
+  return parts;
+}
+
+ApiError TooManyParts() {
+  return BadField("", fmt::format("The request body has more than {} strings, lists and objects; "
+                                  "send smaller requests.",
+                                  kBodyPartsMax));
+}
+
 }  // namespace
 
 void ReadTruncation(FieldReader& reader, int max, Truncation& truncation) {
@@ -103,11 +117,7 @@ void ReadTemplate(FieldReader& reader, const ParseContext& context, Conversation
 }
 
 Parsed<Json> ParseBody(std::string_view body) {
-  if (body.size() / 2 > kBodyPartsMax && PartsOf(body) > kBodyPartsMax) {
-    return BadField("", fmt::format("The request body has more than {} strings, lists and objects; "
-                                    "send smaller requests.",
-                                    kBodyPartsMax));
-  }
+  if (body.size() / 2 > kBodyPartsMax && PartsOf(body) > kBodyPartsMax) return TooManyParts();
   Result<Json> json = ParseJson(body);
   if (!json.ok()) {
     return BadField("",
@@ -120,12 +130,29 @@ Parsed<Json> ParseBody(std::string_view body) {
   return std::move(json).value();
 }
 
-OrderedJson ParseOrderedFields(std::string_view body, const std::vector<std::string>& names) {
-  const auto wanted = [&](int depth, OrderedJson::parse_event_t event, OrderedJson& parsed) {
-    if (depth != 1 || event != OrderedJson::parse_event_t::key) return true;
-    return std::ranges::find(names, parsed.get_ref<const std::string&>()) != names.end();
+OrderedFields FieldsOf(std::string_view body) {
+  return [body](const std::vector<std::string>& names) {
+    const auto wanted = [&](int depth, OrderedJson::parse_event_t event, OrderedJson& parsed) {
+      if (depth != 1 || event != OrderedJson::parse_event_t::key) return true;
+      return std::ranges::find(names, parsed.get_ref<const std::string&>()) != names.end();
+    };
+    return OrderedJson::parse(body, wanted);
   };
-  return OrderedJson::parse(body, wanted);
+}
+
+OrderedFields FieldsOf(const OrderedJson& body) {
+  return [&body](const std::vector<std::string>& names) {
+    OrderedJson fields = OrderedJson::object();
+    for (const std::string& name : names) {
+      if (body.contains(name)) fields[name] = body[name];
+    }
+    return fields;
+  };
+}
+
+std::optional<ApiError> CheckParts(const Json& body) {
+  if (PartsOf(body) <= kBodyPartsMax) return std::nullopt;
+  return TooManyParts();
 }
 
 bool KeysWithinLimit(const Json& value) {

@@ -2,6 +2,8 @@
 // functions, any thread.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +12,12 @@
 #include "serve/request/request.h"
 
 namespace millrace::serve {
+
+// These fields of a body, with the keys of objects in the client's order.
+using OrderedFields = std::function<OrderedJson(const std::vector<std::string>& names)>;
+// Of a text, which is JSON: the rest of it is not built a second time. Both refer to the body.
+OrderedFields FieldsOf(std::string_view body);
+OrderedFields FieldsOf(const OrderedJson& body);
 
 // Reads every sampling field except those that the two endpoints name or default differently
 // (max_tokens, logprobs).
@@ -24,9 +32,8 @@ void ReadEnvelope(FieldReader& reader, GenerationOptions& options);
 // core/sampling_params.h; errors name the field.
 void CheckSampling(FieldReader& reader, int vocab_size, GenerationOptions& options);
 // Reads what the output must match into params.grammar: response_format, structured_outputs,
-// guided_*, structural_tag. After ReadSampling. `body` is the text that the reader's object was
-// parsed from.
-void ReadConstraint(FieldReader& reader, std::string_view body, GenerationOptions& options);
+// guided_*, structural_tag. After ReadSampling. `fields` are those of the reader's object.
+void ReadConstraint(FieldReader& reader, const OrderedFields& fields, GenerationOptions& options);
 // Refuses fields of vLLM and OpenAI that change the output and that Millrace does not support.
 void RefuseUnsupported(FieldReader& reader);
 // Reads the request's own chat_template, where the server takes one. Refuses fields that accompany
@@ -41,18 +48,12 @@ std::vector<TokenId> ReadTokenIds(FieldReader& reader, const char* field, const 
 void ReadPrompts(FieldReader& reader, const char* field, int vocab_size,
                  std::vector<Prompt>& prompts);
 
-// Reads tools, tool_choice and parallel_tool_calls. `text` is the body that the reader's object was
-// parsed from.
-void ReadTools(FieldReader& reader, std::string_view text, ToolUse& use);
+// Reads tools, tool_choice and parallel_tool_calls.
+void ReadTools(FieldReader& reader, const OrderedFields& fields, ToolUse& use);
 // Reads messages, add_generation_prompt, chat_template_kwargs and reasoning_effort.
-void ReadConversation(FieldReader& reader, std::string_view text, bool show_tools,
+void ReadConversation(FieldReader& reader, const OrderedFields& fields, bool show_tools,
                       Conversation& conversation);
 
-// With the keys of objects in the client's order: templates print objects, and constrained JSON has
-// its properties in the schema's order.
-using OrderedJson = nlohmann::ordered_json;
-// Only these fields of the body, which is JSON; the rest is not built a second time.
-OrderedJson ParseOrderedFields(std::string_view body, const std::vector<std::string>& names);
 // Bounds the keys per object: objects of the ordered parse are lists, so parsing one is quadratic
 // in its keys.
 bool KeysWithinLimit(const Json& value);
@@ -60,5 +61,7 @@ void RefuseKeys(FieldReader& reader, std::string_view field);
 
 // The body as a JSON object, or a 400 with the reason why it is not one.
 Parsed<Json> ParseBody(std::string_view body);
+// The bound of ParseBody on what a body consists of, for one that was made here.
+std::optional<ApiError> CheckParts(const Json& body);
 
 }  // namespace millrace::serve

@@ -52,7 +52,7 @@ Parsed<CompletionRequest> ParseCompletionRequest(std::string_view body,
     reader.Fail("suffix", fmt::format("suffix must be a string, got {}", Describe(*suffix)));
   }
   reader.Unsupported("suffix", "put the whole text into the prompt");
-  ReadConstraint(reader, body, request.options);
+  ReadConstraint(reader, FieldsOf(body), request.options);
   RefuseUnsupported(reader);
   IgnoreKnownFields(reader);
   if (params.prompt_logprobs && request.options.stream) {

@@ -35,8 +35,8 @@ void Constrain(const WhiteSpace& space, OrderedJson& schema) {
 
 class ConstraintReader {
  public:
-  ConstraintReader(FieldReader& reader, std::string_view body, GenerationOptions& options)
-      : reader_(reader), body_(body), options_(options) {}
+  ConstraintReader(FieldReader& reader, const OrderedFields& fields, GenerationOptions& options)
+      : reader_(reader), fields_(fields), options_(options) {}
 
   void Read() {
     ReadResponseFormat();
@@ -68,7 +68,7 @@ class ConstraintReader {
   OrderedJson Ordered(const Path& path) const;
 
   FieldReader& reader_;
-  const std::string_view body_;
+  const OrderedFields& fields_;
   GenerationOptions& options_;
 };
 
@@ -77,7 +77,7 @@ std::string Joined(const std::vector<std::string>& path) {
 }
 
 OrderedJson ConstraintReader::Ordered(const Path& path) const {
-  OrderedJson value = ParseOrderedFields(body_, {path.front()});
+  OrderedJson value = fields_({path.front()});
   for (const std::string& key : path) value = OrderedJson(std::move(value[key]));
   return value;
 }
@@ -275,8 +275,8 @@ void ConstraintReader::ReadGuided() {
 
 }  // namespace
 
-void ReadConstraint(FieldReader& reader, std::string_view body, GenerationOptions& options) {
-  ConstraintReader(reader, body, options).Read();
+void ReadConstraint(FieldReader& reader, const OrderedFields& fields, GenerationOptions& options) {
+  ConstraintReader(reader, fields, options).Read();
 }
 
 }  // namespace millrace::serve

@@ -266,7 +266,7 @@ std::string Text(const OrderedJson& body, const char* name) {
 
 }  // namespace
 
-void ReadTools(FieldReader& reader, std::string_view text, ToolUse& use) {
+void ReadTools(FieldReader& reader, const OrderedFields& fields, ToolUse& use) {
   CheckTools(reader);
   reader.Bool("parallel_tool_calls", use.many);
   if (reader.failed()) return;
@@ -277,7 +277,7 @@ void ReadTools(FieldReader& reader, std::string_view text, ToolUse& use) {
     return tool["function"].value("strict", Json()) == Json(true);
   });
   CheckKeys(reader);
-  if (!reader.failed()) use.tools = Text(ParseOrderedFields(text, {"tools"}), "tools");
+  if (!reader.failed()) use.tools = Text(fields({"tools"}), "tools");
 }
 
 // What follows the last message: the beginning of an answer, nothing, or the rest of that message.
@@ -307,14 +307,14 @@ void NameReasoning(OrderedJson& message) {
   message["reasoning_content"] = reasoning;
 }
 
-void ReadConversation(FieldReader& reader, std::string_view text, bool show_tools,
+void ReadConversation(FieldReader& reader, const OrderedFields& fields, bool show_tools,
                       Conversation& conversation) {
   CheckMessages(reader);
   CheckTemplateKwargs(reader);
   CheckKeys(reader);
   ReadEnd(reader, conversation);
   if (reader.failed()) return;
-  OrderedJson body = ParseOrderedFields(text, {"messages", "tools", "chat_template_kwargs"});
+  OrderedJson body = fields({"messages", "tools", "chat_template_kwargs"});
   for (OrderedJson& message : body["messages"]) {
     NameReasoning(message);
     Normalise(message);

@@ -14,8 +14,8 @@ Parsed<TokenizeRequest> ParseTokenizeRequest(std::string_view body, const ParseC
   if (reader.Find("messages") != nullptr) {
     Conversation conversation;
     ToolUse tools;
-    ReadTools(reader, body, tools);
-    ReadConversation(reader, body, tools.choice != ToolUse::Choice::kNone, conversation);
+    ReadTools(reader, FieldsOf(body), tools);
+    ReadConversation(reader, FieldsOf(body), tools.choice != ToolUse::Choice::kNone, conversation);
     ReadTemplate(reader, context, conversation);
     IgnoreUnknownInConversation(reader, context.chat_template);
     request.input = std::move(conversation);

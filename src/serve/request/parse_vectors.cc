@@ -76,13 +76,11 @@ void AddDocuments(FieldReader& reader, std::vector<VectorInput>& inputs) {
   }
 }
 
-// Parses the body, calls `read`, and names the fields without effect.
+// Calls `read`, and names the fields without effect.
 template <typename Request, typename Read>
-Parsed<Request> ParseVectors(std::string_view body, const ParseContext& context, Read read) {
-  Parsed<Json> parsed = ParseBody(body);
-  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
+Parsed<Request> ParseVectors(const Json& body, const ParseContext& context, Read read) {
   Request request;
-  FieldReader reader(std::get<Json>(parsed));
+  FieldReader reader(body);
   ReadVectorOptions(reader, context, request.options);
   read(reader, request);
   if (reader.error()) return *reader.error();
@@ -92,7 +90,7 @@ Parsed<Request> ParseVectors(std::string_view body, const ParseContext& context,
 
 }  // namespace
 
-Parsed<EmbeddingRequest> ParseEmbeddingRequest(std::string_view body, const ParseContext& context) {
+Parsed<EmbeddingRequest> ParseEmbeddingRequest(const Json& body, const ParseContext& context) {
   const auto read = [&](FieldReader& reader, EmbeddingRequest& request) {
     std::vector<Prompt> prompts;
     reader.Unsupported("messages", "send the text as input");
@@ -120,7 +118,7 @@ Parsed<EmbeddingRequest> ParseEmbeddingRequest(std::string_view body, const Pars
   return ParseVectors<EmbeddingRequest>(body, context, read);
 }
 
-Parsed<ScoreRequest> ParseScoreRequest(std::string_view body, const ParseContext& context) {
+Parsed<ScoreRequest> ParseScoreRequest(const Json& body, const ParseContext& context) {
   const auto read = [](FieldReader& reader, ScoreRequest& request) {
     AddTexts(reader, "text_1", request.inputs);
     request.first = request.inputs.size();
@@ -134,11 +132,11 @@ Parsed<ScoreRequest> ParseScoreRequest(std::string_view body, const ParseContext
   return ParseVectors<ScoreRequest>(body, context, read);
 }
 
-Parsed<RerankRequest> ParseRerankRequest(std::string_view body, const ParseContext& context) {
+Parsed<RerankRequest> ParseRerankRequest(const Json& body, const ParseContext& context) {
   const auto read = [&](FieldReader& reader, RerankRequest& request) {
     std::string query;
     if (reader.Find("query") == nullptr) reader.Fail("query", "query is required");
-    reader.String("query", body.size(), query);
+    reader.String("query", std::numeric_limits<size_t>::max(), query);
     request.inputs.push_back({std::move(query), "query"});
     AddDocuments(reader, request.inputs);
     reader.Int("top_n", 0, std::numeric_limits<int32_t>::max(), request.top_n);

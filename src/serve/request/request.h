@@ -171,6 +171,10 @@ struct RerankRequest {
   bool return_documents = true;
 };
 
+// With the keys of objects in the client's order: templates print objects, and constrained JSON has
+// its properties in the schema's order.
+using OrderedJson = nlohmann::ordered_json;
+
 template <typename T>
 using Parsed = std::variant<T, ApiError>;
 
@@ -178,12 +182,15 @@ using Parsed = std::variant<T, ApiError>;
 Parsed<CompletionRequest> ParseCompletionRequest(std::string_view body,
                                                  const ParseContext& context);
 Parsed<ChatRequest> ParseChatRequest(std::string_view body, const ParseContext& context);
+// The same of a body that was made of another API's request.
+Parsed<ChatRequest> ParseChatObject(const OrderedJson& body, const ParseContext& context);
 Parsed<TokenizeRequest> ParseTokenizeRequest(std::string_view body, const ParseContext& context);
 Parsed<DetokenizeRequest> ParseDetokenizeRequest(std::string_view body,
                                                  const ParseContext& context);
-Parsed<EmbeddingRequest> ParseEmbeddingRequest(std::string_view body, const ParseContext& context);
-Parsed<ScoreRequest> ParseScoreRequest(std::string_view body, const ParseContext& context);
-Parsed<RerankRequest> ParseRerankRequest(std::string_view body, const ParseContext& context);
+// The same of a body that ParseBody has parsed.
+Parsed<EmbeddingRequest> ParseEmbeddingRequest(const Json& body, const ParseContext& context);
+Parsed<ScoreRequest> ParseScoreRequest(const Json& body, const ParseContext& context);
+Parsed<RerankRequest> ParseRerankRequest(const Json& body, const ParseContext& context);
 
 // Checks that each prompt fits into the model's context and that the request fits into the budgets
 // of limits.h, once the lengths of the prompts are known. The result has max_tokens per prompt: the

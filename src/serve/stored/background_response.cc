@@ -6,7 +6,7 @@
 
 #include "base/task_barrier.h"
 #include "serve/answer/response.h"
-#include "serve/apis/responses_reply.h"
+#include "serve/apis/responses_writer.h"
 #include "serve/request/ignored_fields.h"
 
 namespace millrace::serve {
@@ -52,7 +52,7 @@ class BackgroundResponse::Reply : public net::HttpReply {
     if (!ended_) return;
     const bool leaving = leaving_();
     RunTask("a response in the background", [&] {
-      if (!leaving) of_->Fail({{"message", "The request ended without an answer."}});
+      if (!leaving) of_->Fail("The request ended without an answer.");
     });
     RunTask("a response in the background",
             [&] { Finish(leaving ? TryEnd::kLeft : TryEnd::kEnded); });
@@ -62,7 +62,8 @@ class BackgroundResponse::Reply : public net::HttpReply {
     if (response.status == 200) return Finish(TryEnd::kEnded);
     if (!disconnected() && MayBeTriedAgain(response.status)) return Finish(TryEnd::kTryAgain);
     const Json body = Json::parse(response.body, nullptr, false);
-    of_->Fail(body.is_object() ? body.value("error", Json::object()) : Json::object());
+    const Json error = body.is_object() ? body.value("error", Json::object()) : Json::object();
+    of_->Fail(error.value("message", ""));
     Finish(TryEnd::kEnded);
   }
 
@@ -155,13 +156,13 @@ void BackgroundResponse::Keep(std::string_view events) {
   record_.events.clear();
 }
 
-void BackgroundResponse::Fail(const Json& error) {
+void BackgroundResponse::Fail(const std::string& message) {
   std::string event;
   {
     MutexLock lock(mutex_);
     if (!record_.open) return;
     record_.response["status"] = "failed";
-    record_.response["error"] = ResponseError(error);
+    record_.response["error"] = ResponseError(message);
     const Json data = {{"type", "response.failed"},
                        {"sequence_number", CountEvents(record_.events)},
                        {"response", record_.response}};

@@ -1,7 +1,7 @@
 // BackgroundResponse: a response that is computed without a client, from its first try to its end.
 // Clients may follow its events meanwhile. It is owned by those who run it and by the routes.
 //
-// It is its own reply to the chat route: the innermost, below ResponsesReply. Threads as HttpReply;
+// It is its own reply to the chat route, which ResponsesWriter answers. Threads as HttpReply;
 // Cancel and Follow from any thread.
 #pragma once
 
@@ -41,8 +41,8 @@ class BackgroundResponse : public std::enable_shared_from_this<BackgroundRespons
   void TakeEnded(const Json& response, bool leaving);
   // Ends it, if it has not ended: its request is aborted if it runs.
   void Cancel();
-  // Ends it with an event of that error, which is one of the chat route.
-  void Fail(const Json& error);
+  // Ends it with an event of that error.
+  void Fail(const std::string& message);
   // Sends the client the events after the first `after`. False if nobody can follow, or not from
   // there.
   bool Follow(std::shared_ptr<net::HttpReply> client, uint64_t after);

@@ -24,7 +24,7 @@ struct ResponseRecord {
   bool open = false;      // in the background, and not ended
   bool streams = false;   // made with "stream": its events can be fetched
   Json response;          // the object
-  OrderedJson input;      // InputItems
+  OrderedJson input;      // ResponsesRequest::input
   std::string chat;       // what to ask the chat route, for one that is open
   std::string ignored;    // TranslatedRequest::ignored
   FieldNames names;       // TranslatedRequest::names; stored while it is open

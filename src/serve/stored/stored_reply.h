@@ -2,7 +2,7 @@
 // bytes until the store has answered, on the store's thread, so that a slow disk or a lock of
 // another program holds up this response only. The bytes say `"store": false` if it is not stored.
 //
-// Below ResponsesReply. Threads as HttpReply; owned by those that answer.
+// ResponsesWriter calls Hold. Threads as HttpReply; owned by those that answer.
 #pragma once
 
 #include <functional>

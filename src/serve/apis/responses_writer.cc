@@ -1,4 +1,4 @@
-#include "serve/apis/responses_reply.h"
+#include "serve/apis/responses_writer.h"
 
 #include <fmt/format.h>
 
@@ -7,17 +7,12 @@
 namespace millrace::serve {
 namespace {
 
-Json ResponseUsage(const Json& usage) {
-  const auto number = [](const Json& object, const char* name) {
-    return object.is_object() ? object.value(name, int64_t{0}) : 0;
-  };
-  const Json prompt = usage.value("prompt_tokens_details", Json());
-  const Json completion = usage.value("completion_tokens_details", Json());
-  return {{"input_tokens", number(usage, "prompt_tokens")},
-          {"input_tokens_details", {{"cached_tokens", number(prompt, "cached_tokens")}}},
-          {"output_tokens", number(usage, "completion_tokens")},
-          {"output_tokens_details", {{"reasoning_tokens", number(completion, "reasoning_tokens")}}},
-          {"total_tokens", number(usage, "total_tokens")}};
+Json ResponseUsage(const UsageCounts& usage) {
+  return {{"input_tokens", usage.prompt_tokens},
+          {"input_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+          {"output_tokens", usage.completion_tokens},
+          {"output_tokens_details", {{"reasoning_tokens", usage.reasoning_tokens}}},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
 
 Json MessageItem(const std::string& id, const std::string& text, const Json& logprobs,
@@ -46,20 +41,15 @@ const char* CallStatus(const std::string& arguments) {
   return Json::parse(arguments, nullptr, false).is_object() ? "completed" : "incomplete";
 }
 
-Json CallItem(const std::string& id, const Json& call, const std::string& arguments,
+Json CallItem(const std::string& id, const CallPart& call, const std::string& arguments,
               const char* status) {
-  return {{"id", id},
-          {"type", "function_call"},
-          {"call_id", call["id"]},
-          {"name", call["function"]["name"]},
-          {"arguments", arguments},
-          {"status", status}};
+  return {{"id", id},          {"type", "function_call"}, {"call_id", call.id},
+          {"name", call.name}, {"arguments", arguments},  {"status", status}};
 }
 
 // The log-probabilities of a choice's tokens; none: an empty list.
-Json LogprobsOf(const Json& choice) {
-  const Json logprobs = choice.value("logprobs", Json());
-  return logprobs.is_object() ? logprobs["content"] : Json::array();
+Json LogprobsOf(const ChoicePart& part) {
+  return part.has_logprobs ? ChatLogprobs(part.logprobs)["content"] : Json::array();
 }
 
 std::string BytesOf(const Json& token) {
@@ -87,14 +77,12 @@ Json LogprobsOfText(const Json& logprobs, const std::string& text) {
 
 }  // namespace
 
-Json ResponseError(const Json& error) {
-  return {{"code", "server_error"}, {"message", error.value("message", Json(""))}};
+Json ResponseError(const std::string& message) {
+  return {{"code", "server_error"}, {"message", message}};
 }
 
-Json ResponsesReply::Error(const Json& error, int) { return {{"error", error}}; }
-
 // The response object with the items so far.
-Json ResponsesReply::Object(const char* status) const {
+Json ResponsesWriter::Object(const char* status) const {
   Json object = origin_.echoed;
   object["id"] = origin_.id;
   object["created_at"] = origin_.created_s;
@@ -107,56 +95,51 @@ Json ResponsesReply::Object(const char* status) const {
     object["incomplete_details"] = {{"reason", "max_output_tokens"}};
   }
   object["output"] = output_;
-  object["usage"] = usage_.is_object() ? ResponseUsage(usage_) : Json();
+  object["usage"] = usage_ ? ResponseUsage(*usage_) : Json();
   return object;
 }
 
-Json ResponsesReply::Ended(const char* status, const Json& error) {
+Json ResponsesWriter::Ended(const char* status, const Json& error) {
   Json object = Object(status);
   object["error"] = error;
   if (origin_.ended) origin_.ended(object);
   return object;
 }
 
-Json ResponsesReply::Whole(const Json& answer) {
-  model_ = answer["model"];
-  usage_ = answer["usage"];
-  const Json& choice = answer["choices"][0];
-  const Json& message = choice["message"];
-  if (const std::string text = message.value("reasoning_content", ""); !text.empty()) {
-    output_.push_back(ReasoningItem(ItemId(), text));
-  }
-  if (message["content"].is_string() && message["content"] != Json("")) {
-    const auto text = message["content"].get<std::string>();
+Json ResponsesWriter::Whole(std::vector<ChoicePart> choices, const AnswerEnd& end) {
+  model_ = head().model;
+  usage_ = end.usage;
+  const ChoicePart& part = choices.front();
+  if (!part.reasoning.empty()) output_.push_back(ReasoningItem(ItemId(), part.reasoning));
+  if (!part.text.empty()) {
     output_.push_back(
-        MessageItem(ItemId(), text, LogprobsOfText(LogprobsOf(choice), text), "completed"));
+        MessageItem(ItemId(), part.text, LogprobsOfText(LogprobsOf(part), part.text), "completed"));
   }
-  for (const Json& call : message.value("tool_calls", Json::array())) {
-    const auto arguments = call["function"]["arguments"].get<std::string>();
-    output_.push_back(CallItem(ItemId(), call, arguments, CallStatus(arguments)));
+  for (const CallPart& call : part.calls) {
+    output_.push_back(CallItem(ItemId(), call, call.arguments, CallStatus(call.arguments)));
   }
-  return Ended(choice["finish_reason"] == Json("length") ? "incomplete" : "completed", nullptr);
+  return Ended(part.finish_reason == "length" ? "incomplete" : "completed", nullptr);
 }
 
-std::string ResponsesReply::Event(const std::string& type, Json data) {
+std::string ResponsesWriter::Event(const std::string& type, Json data) {
   data["type"] = type;
   data["sequence_number"] = sequence_++;
   return fmt::format("event: {}\ndata: {}\n\n", type, DumpJson(data));
 }
 
-std::string ResponsesReply::Begin(const Json& chunk) {
+std::string ResponsesWriter::Begin() {
   if (sequence_ > 0) return "";
-  model_ = chunk["model"];
+  model_ = head().model;
   std::string out = Event("response.created", {{"response", Object("in_progress")}});
   out += Event("response.in_progress", {{"response", Object("in_progress")}});
   return out;
 }
 
-std::string ResponsesReply::ItemId() const {
+std::string ResponsesWriter::ItemId() const {
   return fmt::format("{}_{}", origin_.id, output_.size());
 }
 
-Json ResponsesReply::Item(const char* status) const {
+Json ResponsesWriter::Item(const char* status) const {
   switch (kind_) {
     case Kind::kReasoning: return ReasoningItem(ItemId(), text_);
     case Kind::kCall: return CallItem(ItemId(), call_, text_, status);
@@ -166,7 +149,7 @@ Json ResponsesReply::Item(const char* status) const {
   return MessageItem(ItemId(), text_, logprobs_, status);
 }
 
-std::string ResponsesReply::Open(Kind kind, const Json& call) {
+std::string ResponsesWriter::Open(Kind kind, const CallPart& call) {
   std::string out = Close();
   kind_ = kind;
   call_ = call;
@@ -184,7 +167,7 @@ std::string ResponsesReply::Open(Kind kind, const Json& call) {
   return out;
 }
 
-std::string ResponsesReply::Close() {
+std::string ResponsesWriter::Close() {
   if (kind_ == Kind::kNone) return "";
   std::string out;
   Json at = {{"item_id", ItemId()}, {"output_index", output_.size()}};
@@ -212,9 +195,9 @@ std::string ResponsesReply::Close() {
   return out;
 }
 
-std::string ResponsesReply::AddText(Kind kind, const std::string& text, const Json& logprobs) {
+std::string ResponsesWriter::AddText(Kind kind, const std::string& text, const Json& logprobs) {
   if (text.empty()) return "";
-  std::string out = kind_ == kind ? "" : Open(kind, Json());
+  std::string out = kind_ == kind ? "" : Open(kind, {});
   text_ += text;
   Json delta = {{"item_id", ItemId()},
                 {"output_index", output_.size()},
@@ -230,45 +213,42 @@ std::string ResponsesReply::AddText(Kind kind, const std::string& text, const Js
   return out;
 }
 
-std::string ResponsesReply::AddCall(const Json& call) {
+std::string ResponsesWriter::AddCall(const CallPart& call) {
   std::string out;
-  if (call.contains("id")) out = Open(Kind::kCall, call);  // the first delta of a call has its id
-  const std::string arguments = call["function"].value("arguments", "");
-  if (arguments.empty()) return out;
-  text_ += arguments;
-  out += Event("response.function_call_arguments.delta",
-               {{"item_id", ItemId()}, {"output_index", output_.size()}, {"delta", arguments}});
+  if (!call.name.empty()) out = Open(Kind::kCall, call);  // the first delta of a call has its name
+  if (call.arguments.empty()) return out;
+  text_ += call.arguments;
+  out +=
+      Event("response.function_call_arguments.delta",
+            {{"item_id", ItemId()}, {"output_index", output_.size()}, {"delta", call.arguments}});
   return out;
 }
 
-std::string ResponsesReply::Chunk(const Json& chunk) {
-  std::string out = Begin(chunk);
-  if (chunk.contains("usage") && !chunk["usage"].is_null()) usage_ = chunk["usage"];
-  if (chunk["choices"].empty()) return out;
-  const Json& choice = chunk["choices"][0];
-  const Json& delta = choice["delta"];
-  const std::string reasoning = delta.value("reasoning_content", "");
-  out += AddText(Kind::kReasoning, reasoning, Json::array());
-  if (const Json content = delta.value("content", Json()); content.is_string()) {
-    const auto text = content.get<std::string>();
-    const Json logprobs = LogprobsOf(choice);
-    out += AddText(Kind::kMessage, text,
-                   reasoning.empty() ? logprobs : LogprobsOfText(logprobs, text));
+std::string ResponsesWriter::Part(const ChoicePart& part, const UsageCounts&) {
+  std::string out = Begin();
+  const size_t open = part.ContinuesCall() ? 1 : 0;
+  if (open > 0) out += AddCall(part.calls.front());
+  out += AddText(Kind::kReasoning, part.reasoning, Json::array());
+  if (!part.text.empty()) {
+    const Json logprobs = LogprobsOf(part);
+    out += AddText(Kind::kMessage, part.text,
+                   part.reasoning.empty() ? logprobs : LogprobsOfText(logprobs, part.text));
   }
-  for (const Json& call : delta.value("tool_calls", Json::array())) out += AddCall(call);
-  if (!choice["finish_reason"].is_null()) finish_reason_ = choice["finish_reason"];
+  for (size_t i = open; i < part.calls.size(); ++i) out += AddCall(part.calls[i]);
+  if (!part.finish_reason.empty()) finish_reason_ = part.finish_reason;
   return out;
 }
 
-std::string ResponsesReply::Done() {
+std::string ResponsesWriter::Done(const AnswerEnd& end) {
+  usage_ = end.usage;
   std::string out = Close();
-  const char* status = finish_reason_ == Json("length") ? "incomplete" : "completed";
+  const char* status = finish_reason_ == "length" ? "incomplete" : "completed";
   out += Event(std::string("response.") + status, {{"response", Ended(status, nullptr)}});
   return out;
 }
 
-std::string ResponsesReply::StreamError(const Json& error) {
-  return Event("response.failed", {{"response", Ended("failed", ResponseError(error))}});
+std::string ResponsesWriter::StreamError(const ApiError& error) {
+  return Event("response.failed", {{"response", Ended("failed", ResponseError(error.message))}});
 }
 
 }  // namespace millrace::serve
