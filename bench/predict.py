@@ -31,7 +31,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from server import Server  # noqa: E402
+from server import Server, made_model, processes  # noqa: E402
 
 SERVINGS = {0.3: 3, 0.6: 9, 0.9: 9}  # of each load; tails of a few hundred requests lie far apart
 BURSTS, BURST_REQUESTS = 5, 96
@@ -59,11 +59,11 @@ def make_trace(path, rate, count, seed):
 
 def served(binary, url, trace, count):
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(
-            [binary, "bench", "serve", "--base-url", url, "--model", "bench", "--dataset-name", "trace",
-             "--dataset-path", trace, "--num-prompts", str(count), "--ignore-eos", "--save-result",
-             "--save-detailed", "--result-dir", folder, "--result-filename", "r.json", "--disable-tqdm"],
-            check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        processes.run(
+            binary, "bench", "serve", "--base-url", url, "--model", "bench", "--dataset-name", "trace",
+            "--dataset-path", trace, "--num-prompts", count, "--ignore-eos", "--save-result",
+            "--save-detailed", "--result-dir", folder, "--result-filename", "r.json", "--disable-tqdm",
+            limit_s=None)
         result = json.loads((pathlib.Path(folder) / "r.json").read_text())
     if result["completed"] != count:
         raise SystemExit(f"{result['failed']} of {count} requests failed")
@@ -72,11 +72,10 @@ def served(binary, url, trace, count):
 
 
 def simulated(binary, model, profile, trace):
-    output = subprocess.run(
-        [binary, "simulate", "--model", model, "--profile", profile, "--workload", trace,
-         "--max-model-len", "512", "--max-num-seqs", "128", "--kv-cache-memory", "256MiB",
-         "--no-enable-prefix-caching", "--seeds", str(SEEDS), "--json", "--no-progress"],
-        check=True, capture_output=True, text=True).stdout
+    output = processes.run(
+        binary, "simulate", "--model", model, "--profile", profile, "--workload", trace,
+        "--max-model-len", "512", "--max-num-seqs", "128", "--kv-cache-memory", "256MiB",
+        "--no-enable-prefix-caching", "--seeds", SEEDS, "--json", "--no-progress", limit_s=None).stdout
     return json.loads(output)["runs"][0]
 
 
@@ -232,9 +231,7 @@ def main():
     parser.add_argument("--lock", help="file to lock while measuring")
     parser.add_argument("--capacity", type=float, help="requests per second, if it is known")
     args = parser.parse_args()
-    binary, model = str(args.build / "millrace"), f"{args.models}/llama-160m"
-    if not os.path.isdir(model):
-        subprocess.run([binary, "make-model", "--shape", "llama-160m", "--seed", "0", model], check=True)
+    binary, model = str(args.build / "millrace"), made_model(args)
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         keep = args.keep or pathlib.Path(temporary)

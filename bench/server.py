@@ -13,12 +13,14 @@ import json
 import os
 import pathlib
 import re
-import signal
 import statistics
-import subprocess
+import sys
 import tempfile
 import time
-import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests"))
+from harness import processes  # noqa: E402
+from harness.proc import memory_bytes  # noqa: E402
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 128, 64
 
@@ -35,51 +37,34 @@ def flops_per_request(config, prompt, output):
     return 2 * weights * positions + attention + 2 * hidden * config["vocab_size"] * output
 
 
-class Server:
+class Server(processes.Server):
     def __init__(self, binary, model, options=()):
-        self.log = tempfile.NamedTemporaryFile("w+")
         started = time.monotonic()
-        self.process = subprocess.Popen(
-            [binary, "serve", model, "--host", "127.0.0.1", "--port", "0", "--threads", "2",
-             "--served-model-name", "bench", "--max-model-len", "512", "--kv-cache-memory", "256MiB",
-             *options],
-            stdout=self.log, stderr=subprocess.STDOUT)
-        self.url = self._wait_ready()
+        super().__init__(binary, "serve", model, "--threads", "2", "--served-model-name", "bench",
+                         "--max-model-len", "512", "--kv-cache-memory", "256MiB", *options)
+        self.wait_until_ready()
         self.ready_s = time.monotonic() - started
 
-    def _wait_ready(self):
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            found = re.search(r"http://127\.0\.0\.1:\d+", pathlib.Path(self.log.name).read_text())
-            if found:
-                try:
-                    urllib.request.urlopen(found.group(0) + "/ready")
-                    return found.group(0)
-                except OSError:
-                    pass
-            if self.process.poll() is not None:
-                raise SystemExit(pathlib.Path(self.log.name).read_text())
-            time.sleep(0.02)
-        raise SystemExit("the server did not become ready within 120 s")
-
     def rss_bytes(self):
-        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+) kB", status).group(1)) * 1024
+        return memory_bytes(self.process.pid)
 
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(timeout=60)
+
+def made_model(args):
+    """The folder of the model, which is made where it is not."""
+    model = f"{args.models}/llama-160m"
+    if not os.path.isdir(model):
+        processes.run(args.build / "millrace", "make-model", "--shape", "llama-160m", "--seed", "0", model,
+                      limit_s=None)
+    return model
 
 
 def bench_serve(binary, url, prompts, concurrency, seed):
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(
-            [binary, "bench", "serve", "--base-url", url, "--model", "bench", "--dataset-name", "random",
-             "--random-input-len", str(PROMPT_TOKENS), "--random-output-len", str(OUTPUT_TOKENS),
-             "--num-prompts", str(prompts), "--max-concurrency", str(concurrency), "--ignore-eos",
-             "--seed", str(seed), "--save-result", "--result-dir", folder,
-             "--result-filename", "r.json"],
-            check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        processes.run(
+            binary, "bench", "serve", "--base-url", url, "--model", "bench", "--dataset-name", "random",
+            "--random-input-len", PROMPT_TOKENS, "--random-output-len", OUTPUT_TOKENS, "--num-prompts",
+            prompts, "--max-concurrency", concurrency, "--ignore-eos", "--seed", seed, "--save-result",
+            "--result-dir", folder, "--result-filename", "r.json", limit_s=None)
         result = json.loads((pathlib.Path(folder) / "r.json").read_text())
     if result["completed"] != prompts:
         raise SystemExit(f"{result['failed']} of {prompts} requests failed")
@@ -87,18 +72,17 @@ def bench_serve(binary, url, prompts, concurrency, seed):
 
 
 def engine_alone(binary, model, prompts, seed):
-    output = subprocess.run(
-        [binary, "bench", "throughput", model, "--threads", "2", "--dataset-name", "random",
-         "--random-input-len", str(PROMPT_TOKENS), "--random-output-len", str(OUTPUT_TOKENS),
-         "--num-prompts", str(prompts), "--max-num-seqs", "32", "--max-model-len", "512",
-         "--kv-cache-memory", "256MiB", "--seed", str(seed)],
-        check=True, capture_output=True, text=True).stdout
+    output = processes.run(
+        binary, "bench", "throughput", model, "--threads", "2", "--dataset-name", "random",
+        "--random-input-len", PROMPT_TOKENS, "--random-output-len", OUTPUT_TOKENS, "--num-prompts",
+        prompts, "--max-num-seqs", "32", "--max-model-len", "512", "--kv-cache-memory", "256MiB",
+        "--seed", seed, limit_s=None).stdout
     return float(re.search(r"([\d.]+) output tokens/s", output).group(1))
 
 
 def peak_gflops(build):
-    output = subprocess.run([build / "bench/roofline", "--threads", "2", "--repeats", "9"],
-                            check=True, capture_output=True, text=True).stdout
+    output = processes.run(build / "bench/roofline", "--threads", "2", "--repeats", "9",
+                           limit_s=None).stdout
     return float(re.search(r"^\| 2 \|[^|]*\| (\d+)", output, re.MULTILINE).group(1))
 
 
@@ -108,9 +92,7 @@ def main():
     parser.add_argument("--models", default="/tmp/millrace-bench")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
-    binary, model = str(args.build / "millrace"), f"{args.models}/llama-160m"
-    if not os.path.isdir(model):
-        subprocess.run([binary, "make-model", "--shape", "llama-160m", "--seed", "0", model], check=True)
+    binary, model = str(args.build / "millrace"), made_model(args)
     config = json.loads(pathlib.Path(model, "config.json").read_text())
     weights = sum(f.stat().st_size for f in pathlib.Path(model).glob("*.safetensors"))
     flops = flops_per_request(config, PROMPT_TOKENS, OUTPUT_TOKENS)

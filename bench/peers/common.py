@@ -6,12 +6,14 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
+from harness import ports, processes  # noqa: E402
+from harness.http import Api  # noqa: E402
+from harness.waiting import wait_for  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROGRESS_EVERY_S = 15
@@ -143,29 +145,18 @@ def pinned(path, package):
     raise ValueError(f"{path} does not pin {package}")
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Server:
+class Server(processes.Process, Api):
     """A peer's server on a free port of the loopback interface. Leaves nothing running."""
+    limit_s = 5  # of a question whether it is ready
 
     def __init__(self, peer, setting):
-        self.peer, self.log = peer, setting.log(f"{peer.name}-server")
-        self.port = free_port()
+        self.peer, self.port = peer, ports.free_port()
+        self.path = setting.log(f"{peer.name}-server")
+        self.path.unlink(missing_ok=True)
         command, env = peer.command(setting, self.port)
-        with open(self.log, "w") as output:
-            # A session of its own: some servers start further processes, which end with it.
-            self.process = subprocess.Popen(
-                [str(word) for word in command], stdout=output, stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL, start_new_session=True,
-                env={**os.environ, **{key: str(value) for key, value in env.items()}})
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.port}"
+        # A session of its own: some servers start further processes, which end with it.
+        super().__init__(*command, log=self.path, stdin=subprocess.DEVNULL, start_new_session=True,
+                         env=os.environ | {key: str(value) for key, value in env.items()})
 
     def __enter__(self):
         try:
@@ -180,23 +171,24 @@ class Server:
 
     def _wait_ready(self):
         started = last = time.monotonic()
-        while time.monotonic() - started < READY_WITHIN_S:
+
+        def ready():
+            nonlocal last
             if self.process.poll() is not None:
                 raise PeerError(f"its server ended at the start with {self.process.returncode}: "
-                                f"{last_line(self.log)[:200]}. All it wrote is in {shown(self.log)}.")
-            with contextlib.suppress(OSError, urllib.error.URLError):
-                with urllib.request.urlopen(self.url + self.peer.ready_path, timeout=5) as answer:
-                    if answer.status == 200:
-                        return
+                                f"{last_line(self.path)[:200]}. All it wrote is in {shown(self.path)}.")
             if time.monotonic() - last >= PROGRESS_EVERY_S:
                 last = time.monotonic()
                 say(f"    {self.peer.title} starts: {last - started:.0f} s")
-            time.sleep(0.1)
-        raise PeerError(f"its server was not ready within {READY_WITHIN_S} s; see {shown(self.log)}")
+            return self.ready(self.peer.ready_path)
+        try:
+            wait_for(ready, "ready", READY_WITHIN_S, 0.1)
+        except AssertionError as error:
+            raise PeerError(f"its server was not ready within {READY_WITHIN_S} s; see "
+                            f"{shown(self.path)}") from error
 
     def stop(self):
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=STOP_WITHIN_S)
         with contextlib.suppress(ProcessLookupError):
