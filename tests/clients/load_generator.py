@@ -19,18 +19,17 @@ class LoadGeneratorTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = Server("--api-key", KEY)
+        cls.server.key = KEY
         cls.addClassCleanup(cls.server.stop)
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, self.folder)
-        self.before = self.server.counters(KEY)
+        self.before = self.server.metrics()
 
     def counted(self, name):
         """By how much a counter of /metrics has grown in this test, over all its labels."""
-        def total(counters):
-            return sum(value for key, value in counters.items() if key.split("{")[0] == name)
-        return total(self.server.counters(KEY)) - total(self.before)
+        return self.server.metric(name) - self.before.sum(name)
 
     def run_program(self, *words, without=()):
         """What a program of this environment prints. One that hangs fails the test, and no hub answers."""

@@ -1,94 +1,24 @@
 """The real program on a free port of the loopback interface, and the base of the clients' tests."""
 import json
 import os
-import re
-import subprocess
-import threading
-import time
+import pathlib
+import sys
 import unittest
-import urllib.error
-import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness import processes  # noqa: E402
+from harness.http import Api  # noqa: E402
 
 BINARY = os.environ["MILLRACE_BINARY"]
 MODEL = os.environ["MILLRACE_MODEL"]
-START_LIMIT_S = 60
-STOP_LIMIT_S = 60
-POST_LIMIT_S = 60
 
 
-class Server:
+class Server(processes.Server):
     """Serves from its construction until `stop`."""
 
     def __init__(self, *flags, model=MODEL):
-        self.lines = []
-        self.process = subprocess.Popen(
-            [BINARY, "serve", str(model), "--host", "127.0.0.1", "--port", "0", "--served-model-name",
-             "demo", *flags], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.reader = threading.Thread(target=self.read, daemon=True)
-        self.reader.start()
-        try:
-            self.url = self.wait_for_url()
-            self.wait_until_ready()
-        except BaseException:
-            self.stop()
-            raise
-
-    def read(self):
-        for line in self.process.stdout:
-            self.lines.append(line)
-
-    def give_up(self, why):
-        raise AssertionError(f"the server {why}:\n" + "".join(self.lines))
-
-    def wait_for_url(self):
-        end = time.monotonic() + START_LIMIT_S
-        while time.monotonic() < end:
-            found = re.search(r"Serving demo on (http://127\.0\.0\.1:\d+)", "".join(self.lines))
-            if found:
-                return found.group(1)
-            if self.process.poll() is not None:
-                self.give_up(f"exited with {self.process.returncode}")
-            time.sleep(0.02)
-        return self.give_up("does not serve")
-
-    def counters(self, key="none"):
-        """What /metrics counts: {name with its labels: value}."""
-        request = urllib.request.Request(f"{self.url}/metrics",
-                                         headers={"Authorization": f"Bearer {key}"})
-        with urllib.request.urlopen(request, timeout=10) as reply:
-            lines = reply.read().decode().splitlines()
-        return {name: float(value) for name, _, value in (
-            line.rpartition(" ") for line in lines if line and not line.startswith("#"))}
-
-    def is_ready(self):
-        try:
-            with urllib.request.urlopen(f"{self.url}/ready", timeout=10) as reply:
-                return reply.status == 200
-        except urllib.error.HTTPError:
-            return False
-
-    def wait_until_ready(self):
-        end = time.monotonic() + START_LIMIT_S
-        while not self.is_ready():
-            if time.monotonic() > end:
-                self.give_up("does not become ready")
-            time.sleep(0.05)
-
-    def kill(self):
-        self.process.kill()
-        self.stop()
-
-    def stop(self):
-        """Its exit status: 0 after a clean end."""
-        self.process.terminate()
-        try:
-            self.process.wait(STOP_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        self.reader.join(10)
-        self.process.stdout.close()
-        return self.process.returncode
+        super().__init__(BINARY, "serve", model, "--served-model-name", "demo", *flags)
+        self.wait_until_ready()
 
 
 class ClientTest(unittest.TestCase):
@@ -100,16 +30,12 @@ class ClientTest(unittest.TestCase):
         cls.base_url = f"{cls.server.url}/v1"
 
     @classmethod
-    def post(cls, path, body, limit_s=POST_LIMIT_S):
+    def post(cls, path, body, limit_s=60):
         """Status and object of the answer, without a client."""
-        request = urllib.request.Request(f"{cls.server.url}/{path}", json.dumps(body).encode(),
-                                         {"Content-Type": "application/json"})
-        try:
-            with urllib.request.urlopen(request, timeout=limit_s) as reply:
-                return reply.status, json.load(reply)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.load(error)
+        api = Api(cls.server.port)
+        api.limit_s = limit_s
+        status, text = api.post(f"/{path}", body)
+        return status, json.loads(text)
 
     @classmethod
     def likelier(cls, texts, by):
@@ -124,4 +50,4 @@ class ClientTest(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         status = cls.server.stop()
-        assert status == 0, f"the server ended with {status}:\n" + "".join(cls.server.lines)
+        assert status == 0, f"the server ended with {status}:\n{cls.server.output}"

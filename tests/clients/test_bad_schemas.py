@@ -3,12 +3,13 @@
 Each gets an answer, or a refusal that says why, in time. A stream beside them goes on, and the
 server answers afterwards."""
 import http.client
-import json
 import threading
 import time
 import unittest
 
 from server import ClientTest
+
+from harness.http import objects, send
 
 REPLY_LIMIT_S = 5
 GAP_LIMIT_S = 2
@@ -207,9 +208,9 @@ def requests():
 class Bystander(threading.Thread):
     """Streams all the time, and notes the longest time without a token."""
 
-    def __init__(self, url):
+    def __init__(self, server):
         super().__init__(daemon=True)
-        self.address = url.removeprefix("http://")
+        self.server = server
         self.leaving = threading.Event()
         self.last = None
         self.gaps = []
@@ -223,18 +224,13 @@ class Bystander(threading.Thread):
             self.failure = repr(error)
 
     def stream(self):
-        connection = http.client.HTTPConnection(self.address, timeout=60)
-        connection.request("POST", "/v1/completions", json.dumps({
-            "prompt": "In the beginning", "max_tokens": STREAM_TOKENS, "ignore_eos": True,
-            "stream": True}), {"Content-Type": "application/json"})
-        reply = connection.getresponse()
-        for line in reply:
-            if line.startswith(b"data: {"):
-                assert b'"error"' not in line, line
+        with self.server.connect() as connection:
+            for _ in objects(send(connection, "POST", "/v1/completions", {
+                    "prompt": "In the beginning", "max_tokens": STREAM_TOKENS, "ignore_eos": True,
+                    "stream": True})):
                 self.note()
-            if self.leaving.is_set():
-                break
-        connection.close()
+                if self.leaving.is_set():
+                    break
 
     def note(self):
         now = time.monotonic()
@@ -266,7 +262,7 @@ class BadSchemas(ClientTest):
         return (status == 200 or (status in (400, 413) and message)) and took_s < REPLY_LIMIT_S
 
     def test_each(self):
-        bystander = Bystander(self.server.url)
+        bystander = Bystander(self.server)
         bystander.start()
         results = [self.send(*request) for request in requests()]
         bystander.stop()

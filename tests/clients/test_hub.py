@@ -7,7 +7,8 @@ import sys
 import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+TESTS = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS / "e2e")]
 from fake_hub import FakeHub, files_of  # noqa: E402
 
 PROGRAM, MODEL = os.environ["MILLRACE_BINARY"], os.environ["MILLRACE_MODEL"]

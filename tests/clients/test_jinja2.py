@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import unittest
-import urllib.request
 
 from conversations import conversations
 from jinja_reference import environment
@@ -70,8 +69,7 @@ class JinjaTest(ClientTest):
     @classmethod
     def setUpClass(cls):
         cls.server = Server("--trust-request-chat-template")
-        with urllib.request.urlopen(f"{cls.server.url}/tokenizer_info", timeout=10) as reply:
-            info = json.load(reply)
+        info = cls.server.json("/tokenizer_info")
         cls.tokens = {name: info[name] for name in ("bos_token", "eos_token", "unk_token", "pad_token") if info[name]}
 
     def expected(self, template, messages, tools, kwargs):
