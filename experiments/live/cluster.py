@@ -3,17 +3,16 @@ machine; what it serves, and what one process answers to the same requests.
 """
 import concurrent.futures
 import contextlib
-import http.client
 import json
 import pathlib
 import random
 import subprocess
 import sys
-import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "e2e"))
-from cluster_processes import Server  # noqa: E402
+sys.path.insert(0, str(ROOT / "tests"))
+from harness import http  # noqa: E402
+from harness.waiting import wait_for  # noqa: E402
 
 READY_LIMIT_S, DESCRIBED_LIMIT_S, COMMAND_LIMIT_S = 90, 180, 200
 PORT, ALONE_PORT = 8000, 8001
@@ -47,31 +46,12 @@ def questions(count, words, tokens, seed=0):
              "temperature": 0 if i % 2 == 0 else 0.9} for i in range(count)]
 
 
-class Api:
+class Api(http.Api):
     """The HTTP API on a port of the machine on whose network this process is."""
-
-    def __init__(self, port):
-        self.port = port
-
-    def connect(self):
-        return contextlib.closing(
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=COMMAND_LIMIT_S))
-
-    def ready(self):
-        try:
-            with self.connect() as connection:
-                connection.request("GET", "/ready")
-                return connection.getresponse().status == 200
-        except OSError:
-            return False
-
-    def timed(self, request):
-        """The text, and when its pieces came."""
-        with self.connect() as connection:
-            return Server.read_stream(connection, request)
+    limit_s = COMMAND_LIMIT_S
 
     def ask(self, request):
-        return self.timed(request)[0]
+        return self.stream(request)[0]
 
     def ask_all(self, requests, meanwhile=lambda: None):
         """The answers, asked at the same time; `meanwhile` runs while they are."""
@@ -80,12 +60,12 @@ class Api:
             meanwhile()
             return [one.result() for one in running]
 
-    def wait_until_ready(self, alive):
-        end = time.monotonic() + READY_LIMIT_S
-        while not self.ready():
-            if time.monotonic() > end or not alive():
+    def wait_until_ready(self, process):
+        def ready():
+            if process.poll() is not None:
                 raise RuntimeError("the cluster does not become ready")
-            time.sleep(0.05)
+            return self.ready()
+        wait_for(ready, "the cluster is ready", READY_LIMIT_S)
 
 
 class Cluster:
@@ -117,7 +97,7 @@ class Cluster:
             f"{self.machines.address('head')}:7000", "--token", self.token, "--insecure",
             "--plan", first_plan, *self.serve_words])
         self.join(first)
-        self.api.wait_until_ready(lambda: self.controller.poll() is None)
+        self.api.wait_until_ready(self.controller)
         for name in self.machines.machines:
             if name != first:
                 self.join(name)
@@ -128,11 +108,8 @@ class Cluster:
             group.forget_memory()
 
     def wait_for(self, wanted):
-        end = time.monotonic() + READY_LIMIT_S
-        while not wanted(status := self.status()):
-            if time.monotonic() > end:
-                raise RuntimeError(f"the cluster does not come to rest: {json.dumps(status)}")
-            time.sleep(0.2)
+        wait_for(lambda: wanted(self.status()),
+                 lambda: f"the cluster comes to rest: {json.dumps(self.status())}", READY_LIMIT_S, 0.2)
 
     def join(self, name):
         zone = self.machines.machines[name].zone
@@ -215,7 +192,7 @@ class Cluster:
         process = self.spawn("head", "alone", words, "load")
         api = Api(ALONE_PORT)
         try:
-            api.wait_until_ready(lambda: process.poll() is None)
+            api.wait_until_ready(process)
             yield api
         finally:
             process.kill()

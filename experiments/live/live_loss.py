@@ -5,13 +5,12 @@ within 30 s of the loss, beside what a fresh plan for the other five gives. Then
 usage: experiments/run live_loss [--json] [--quick] [--keep DIR]
 """
 import itertools
-import pathlib
 import sys
 import threading
 import time
 
 from cluster import Cluster, questions
-from harness import Bar, Driver, first_plan
+from driver import Bar, Driver, first_plan
 from live_unlike import (HEAD_CORES, LINE_LATENCY_MS, LINE_MBIT_S, MACHINES, SERVE, VICTIM, WORKER,
                          with_line)
 from machines import Machines
@@ -42,7 +41,7 @@ class Load:
             with self.lock:
                 kind = next(self.numbers) % len(self.requests)
             try:
-                text, times = self.api.timed(self.requests[kind])
+                text, times = self.api.stream(self.requests[kind])
             except Exception as error:
                 self.failed.append(error)
                 return
@@ -137,5 +136,4 @@ class Loss(Driver):
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(pathlib.Path(__file__).parent))
     sys.exit(Loss(__doc__, runs=1).main())

@@ -7,13 +7,12 @@ usage: experiments/run live_roles [--json] [--quick] [--runs N] [--keep DIR]
 """
 import dataclasses
 import json
-import pathlib
 import statistics
 import sys
 import time
 
 from cluster import Cluster, make_trace, poisson, questions
-from harness import Bar, Driver, first_plan
+from driver import Bar, Driver, first_plan
 from machines import Machine, Machines
 
 CORES = 0.6
@@ -179,5 +178,4 @@ class Roles(Driver):
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(pathlib.Path(__file__).parent))
     sys.exit(Roles(__doc__, runs=1).main())

@@ -16,13 +16,14 @@ import sys
 import threading
 import time
 
-from cluster import PORT, Cluster, questions
-from harness import Driver, first_plan, processor_ticks
+from cluster import PORT, Api, Cluster, questions
+from driver import Driver, first_plan, processor_ticks
 from machines import LOUD_SHARES, Machine, Machines
 from spot_cloud import (COMPRESSED, MACHINES_PER_WORKER, NOTICE_S, arrivals, read_segment,
                         usd_per_100k_tokens)
 
-from cluster_processes import AdminConnection
+from harness.http import UnixConnection, ask, objects, send
+from harness.waiting import wait_for
 
 DATA = pathlib.Path(__file__).resolve().parents[3] / "shared" / "data"
 SEGMENTS = {"A": "trace_0304_real.A_S.jsonl", "B": "trace_0506_real.B_S.jsonl"}
@@ -74,23 +75,13 @@ class Clients:
     def read(self, request):
         """The text, or None when the stream broke off, and the tokens that came."""
         text, tokens = "", 0
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            with contextlib.closing(
-                    http.client.HTTPConnection("127.0.0.1", PORT, timeout=ANSWER_LIMIT_S)) as to:
-                to.request("POST", "/v1/completions", json.dumps({**request, "stream": True}),
-                           {"Content-Type": "application/json"})
-                reply = to.getresponse()
-                for raw in reply if reply.status == 200 else ():
-                    line = raw.decode().strip()
-                    if line == "data: [DONE]":
-                        return text, tokens
-                    if not line.startswith("data: "):
-                        continue
-                    event = json.loads(line[6:])
-                    if "error" in event:
-                        break
+        with contextlib.suppress(OSError, http.client.HTTPException, AssertionError):
+            with Api(PORT).connect() as to:
+                reply = send(to, "POST", "/v1/completions", {**request, "stream": True})
+                for event in objects(reply if reply.status == 200 else ()):
                     text += event["choices"][0]["text"]
                     tokens += 1
+                return text, tokens
         return None, tokens
 
     def ask(self, number, began):
@@ -151,7 +142,7 @@ class System:
         self.start_controller()
         for name in names:
             self.start_worker(name)
-        self.cluster.api.wait_until_ready(lambda: self.controller.poll() is None)
+        self.cluster.api.wait_until_ready(self.controller)
         self.cluster.wait_for(lambda s: len(s["workers"]) == len(names) and not s["changing"])
 
     def come(self, name):
@@ -240,20 +231,12 @@ class Spot(Driver):
             f"{self.machines.address('head')}:7000", "--token", cluster.token, "--insecure",
             "--plan", plan, *SERVE])
         cluster.join("w6")
-        cluster.api.wait_until_ready(lambda: cluster.controller.poll() is None)
-        end = time.monotonic() + 120
+        cluster.api.wait_until_ready(cluster.controller)
+        admin = next((cluster.folder / "run").rglob("admin-*.sock"))
         self.profile = self.folder / "profile.json"
-        while time.monotonic() < end:
-            with contextlib.closing(AdminConnection(
-                    str(next((cluster.folder / "run").rglob("admin-*.sock"))))) as admin:
-                admin.request("GET", "/cluster/machines")
-                found = json.loads(admin.getresponse().read())["workers"][0]["profile"]
-            if found:
-                self.profile.write_text(found)
-                break
-            time.sleep(0.5)
-        else:
-            raise RuntimeError("the worker measured no profile")
+        self.profile.write_text(wait_for(
+            lambda: json.loads(ask(UnixConnection(admin), "GET", "/cluster/machines").text)[
+                "workers"][0]["profile"], "the worker measures a profile", 120, 0.5))
         cluster.controller.kill()
         cluster.kill("w6")
 
@@ -326,5 +309,4 @@ class Spot(Driver):
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(pathlib.Path(__file__).parent))
     sys.exit(Spot(__doc__, runs=1).main())

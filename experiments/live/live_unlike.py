@@ -4,13 +4,12 @@ the plan that `millrace plan` makes from what the workers measured, and of three
 
 usage: experiments/run live_unlike [--json] [--quick] [--runs N] [--keep DIR]
 """
-import pathlib
 import statistics
 import sys
 import time
 
 from cluster import Cluster, make_trace, poisson, questions
-from harness import Bar, Driver, first_plan
+from driver import Bar, Driver, first_plan
 from machines import Machine, Machines
 
 # With the share of a processor and the memory in MiB; big holds the whole model, no other one does.
@@ -135,5 +134,4 @@ class Unlike(Driver):
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(pathlib.Path(__file__).parent))
     sys.exit(Unlike(__doc__, runs=3).main())
