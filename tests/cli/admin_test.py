@@ -15,18 +15,20 @@ import signal
 import socket
 import ssl
 import stat
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODEL = str(ROOT / "models" / "demo")
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import DEMO, FolderTest, take_paths  # noqa: E402
+from harness.http import UnixConnection, ask, send  # noqa: E402
+from harness.ports import Link  # noqa: E402
+from harness.processes import Process, Server, run  # noqa: E402
+from harness.waiting import wait_for  # noqa: E402
+
+MODEL = str(DEMO)
+PROGRAM, = take_paths(1)
 TIMEOUT_S = 120
-PROXY_BYTES = 65536  # read at once
 ADMIN_ROUTES = (("GET", "/cluster/status", None), ("GET", "/cluster/decisions", None),
                 ("POST", "/cluster/plan", {"plan": "format: 1\n"}),
                 ("POST", "/cluster/drain", {"worker": "this-process"}),
@@ -34,72 +36,21 @@ ADMIN_ROUTES = (("GET", "/cluster/status", None), ("GET", "/cluster/decisions", 
                 ("GET", "/debug/requests", None), ("GET", "/debug/requests/1", None))
 
 
-class UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path):
-        super().__init__("localhost", timeout=TIMEOUT_S)
-        self.path = str(path)
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self.path)
-
-
-def ask(connection, method, path, body=None, headers=()):
-    """(status, headers, text)"""
-    with contextlib.closing(connection):
-        sent = {"Content-Type": "application/json", **dict(headers)}
-        connection.request(method, path, None if body is None else json.dumps(body), sent)
-        reply = connection.getresponse()
-        return reply.status, reply.headers, reply.read().decode()
-
-
-class Proxy:
+def proxy(to_port, host=None):
     """Forwards connections to a port of this machine, as a TCP forwarder does; with `host` it writes
     that into the Host header, as a reverse proxy without further settings does."""
-
-    def __init__(self, to_port, host=None):
-        self.to_port, self.host = to_port, host
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return  # closed
-            server = socket.create_connection(("127.0.0.1", self.to_port))
-            for source, sink, changes in ((client, server, True), (server, client, False)):
-                threading.Thread(target=self.carry, args=(source, sink, changes),
-                                 daemon=True).start()
-
-    def carry(self, source, sink, is_request):
-        with contextlib.suppress(OSError), source, sink:
-            while data := source.recv(PROXY_BYTES):
-                if is_request and self.host:
-                    data = re.sub(rb"(?m)^Host: [^\r]*", b"Host: " + self.host.encode(), data)
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-
-    def close(self):
-        self.listener.close()
+    def change(data):
+        return re.sub(rb"(?m)^Host: [^\r]*", b"Host: " + host.encode(), data)
+    return Link(to_port, change if host else None)
 
 
-class Server:
+class Served(Server):
+    """With an environment of its own."""
+
     def __init__(self, runtime, *flags, port=0):
-        self.process = subprocess.Popen(
-            [PROGRAM, "serve", MODEL, "--port", str(port), *flags], text=True, bufsize=1,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(runtime))
-        self.output = ""
-        while "curl " not in self.output:
-            line = self.process.stdout.readline()
-            if not line:
-                raise AssertionError(f"the server left early: {self.output}")
-            self.output += line
-        self.port = int(re.search(r"Serving \S+ on https?://\S+:(\d+)", self.output).group(1))
-        self.socket = pathlib.Path(re.search(r"on the unix socket (\S+)", self.output).group(1))
+        super().__init__(PROGRAM, "serve", MODEL, "--port", port, *flags, env=environment(runtime))
+        self.wait_for("curl ")
+        self.socket = pathlib.Path(self.admin_path)
 
     def tcp(self, port=None):
         return http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=TIMEOUT_S)
@@ -107,37 +58,20 @@ class Server:
     def unix(self):
         return UnixConnection(self.socket)
 
-    def stop(self, *signals):
-        if self.process.poll() is None:
-            for number in signals or (signal.SIGTERM,):
-                self.process.send_signal(number)
-        code = self.process.wait(timeout=60)
-        if not self.process.stdout.closed:
-            self.process.stdout.close()
-        return code
-
 
 def environment(runtime):
     kept = {k: v for k, v in os.environ.items() if not k.startswith("MILLRACE_")}
     return {**kept, "XDG_RUNTIME_DIR": str(runtime)}
 
 
-class AdminTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class AdminTest(FolderTest):
     def serve(self, *flags, port=0):
-        server = Server(self.folder, *flags, port=port)
+        server = Served(self.folder, *flags, port=port)
         self.addCleanup(server.stop, signal.SIGKILL)
         return server
 
     def run_program(self, *args, status=0, env=None):
-        done = subprocess.run([PROGRAM, *args], capture_output=True, text=True, check=False,
-                              timeout=TIMEOUT_S, env={**environment(self.folder), **(env or {})})
-        self.assertEqual(done.returncode, status, f"{args}: {done.stderr}")
-        return done
+        return run(PROGRAM, *args, status=status, env={**environment(self.folder), **(env or {})})
 
 
 class ThroughAProxy(AdminTest):
@@ -161,10 +95,10 @@ class ThroughAProxy(AdminTest):
             server = self.serve(*flags)
             forged = [{}, {"host": f"127.0.0.1:{server.port}"}, {"host": "localhost"}]
             for settings in forged:
-                proxy = Proxy(server.port, **settings)
-                self.addCleanup(proxy.close)
-                self.assertEqual(ask(server.tcp(proxy.port), "GET", "/health")[0], 200)
-                self.check(server, lambda port=proxy.port: server.tcp(port))
+                through = proxy(server.port, **settings)
+                self.addCleanup(through.close)
+                self.assertEqual(ask(server.tcp(through.port), "GET", "/health")[0], 200)
+                self.check(server, lambda port=through.port: server.tcp(port))
             self.check(server, server.tcp)
             self.assertEqual(server.stop(), 0)
 
@@ -210,31 +144,22 @@ class OnTheSocket(AdminTest):
         cluster = ("--cluster", f"sqlite:{self.folder / 'state'}", "--listen", "127.0.0.1:0",
                    "--token", token)
         leader = self.serve(*cluster)
-        standby = subprocess.Popen([PROGRAM, "serve", MODEL, "--port", "0", *cluster], text=True,
-                                   bufsize=1, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                   env=environment(self.folder))
-        self.addCleanup(standby.stderr.close)
+        standby = Process(PROGRAM, "serve", MODEL, "--port", "0", *cluster,
+                          env=environment(self.folder))
         self.addCleanup(standby.kill)
-        output = ""
-        while "standing by" not in output:
-            line = standby.stderr.readline()
-            self.assertNotEqual(line, "", output)
-            output += line
-        path = pathlib.Path(re.search(r"on the unix socket (\S+)", output).group(1))
+        standby.wait_for("standing by")
+        path = pathlib.Path(standby.admin_path)
         self.assertEqual(ask(UnixConnection(path), "GET", "/cluster/status")[0], 503)
-        standby.send_signal(signal.SIGTERM)
-        self.assertEqual(standby.wait(TIMEOUT_S), 0)
+        self.assertEqual(standby.stop(), 0)
         self.assertFalse(path.exists())
         self.assertTrue(leader.socket.exists())
 
     def test_the_file_goes_when_a_second_signal_ends_the_server_at_once(self):
         server = self.serve("--shutdown-timeout", "100")
         connection = server.tcp()
-        connection.request("POST", "/v1/completions", json.dumps(
-            {"prompt": "x", "max_tokens": 900, "ignore_eos": True, "n": 64, "stream": True}),
-                           {"Content-Type": "application/json"})
-        connection.getresponse().readline()
-        server.process.send_signal(signal.SIGTERM)
+        send(connection, "POST", "/v1/completions", {
+            "prompt": "x", "max_tokens": 900, "ignore_eos": True, "n": 64, "stream": True}).readline()
+        server.send_signal(signal.SIGTERM)
         time.sleep(0.3)
         self.assertIn(server.stop(signal.SIGTERM), (0, 130))  # 0: it was done before
         connection.close()
@@ -244,13 +169,11 @@ class OnTheSocket(AdminTest):
         """As at the end of the user's last session, when its folder goes."""
         server = self.serve()
         shutil.rmtree(server.socket.parent)
-        end = time.monotonic() + TIMEOUT_S
-        answered = None
-        while answered != 200:
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.05)
+
+        def answers():
             with contextlib.suppress(OSError):  # until it listens again
-                answered = ask(server.unix(), "GET", "/cluster/status")[0]
+                return ask(server.unix(), "GET", "/cluster/status")[0] == 200
+        wait_for(answers, "it answers on the socket", TIMEOUT_S)
         self.assertEqual(server.stop(), 0)
         self.assertFalse(server.socket.exists())
 
@@ -259,7 +182,7 @@ class OnTheSocket(AdminTest):
         shared = self.folder / "run"
         shared.mkdir()
         shared.chmod(0o2777)
-        server = Server(shared)
+        server = Served(shared)
         self.addCleanup(server.stop, signal.SIGKILL)
         self.assertEqual(stat.S_IMODE(server.socket.parent.stat().st_mode) & 0o777, 0o700)
         self.assertEqual(server.stop(), 0)
@@ -285,7 +208,7 @@ class OnTheSocket(AdminTest):
     def test_a_runtime_folder_too_long_for_a_socket_is_skipped(self):
         long = self.folder / ("x" * 100)
         long.mkdir()
-        server = Server(long)
+        server = Served(long)
         self.addCleanup(server.stop, signal.SIGKILL)
         self.assertNotIn(str(long), str(server.socket))
         said = self.run_program("status", "--base-url", f"http://127.0.0.1:{server.port}",

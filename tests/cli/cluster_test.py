@@ -4,44 +4,32 @@ commands that ask a controller, against one that recites.
 
 Usage: cluster_test.py PROGRAM [unittest arguments]
 """
-import http.server
 import json
 import os
 import pathlib
 import re
 import socket
-import socketserver
 import stat
-import subprocess
 import sys
-import tempfile
-import threading
 import unittest
 
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-TIMEOUT_S = 60
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness import processes  # noqa: E402
+from harness.cases import FolderTest, take_paths  # noqa: E402
+from harness.fakes import FakeServer, send  # noqa: E402
+
+PROGRAM, = take_paths(1)
 
 
-def run(*args, status=0, **more):
-    done = subprocess.run([PROGRAM, *args], capture_output=True, text=True, timeout=TIMEOUT_S,
-                          check=False, **more)
-    if done.returncode != status:
-        raise AssertionError(f"{args} left with {done.returncode}: {done.stderr}")
-    return done
+def run(*args, **more):
+    return processes.run(PROGRAM, *args, **more)
 
 
 def mode(path):
     return stat.S_IMODE(os.stat(path).st_mode)
 
 
-class WithFolder(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
-
-class Token(WithFolder):
+class Token(FolderTest):
     def test_is_random_and_the_owners(self):
         path = self.folder / "cluster.token"
         run("token", "--out", str(path), umask=0)
@@ -62,10 +50,9 @@ class Token(WithFolder):
         self.assertNotEqual(path.read_text(), first)
 
 
-class Certs(WithFolder):
+class Certs(FolderTest):
     def openssl(self, *args):
-        done = subprocess.run(["openssl", *args], capture_output=True, text=True,
-                              timeout=TIMEOUT_S, check=False)
+        done = processes.run("openssl", *args, status=None)
         return done.returncode, done.stdout + done.stderr
 
     def make(self, *more, status=0):
@@ -144,59 +131,29 @@ def status(epoch=3, changing=False, b_layers=((6, 12),)):
         "pipelines": [], "requests": 0, "waiting": 0, "moving": 0, "counters": {"joins": 2}}
 
 
-class UnixServer(http.server.ThreadingHTTPServer):
-    address_family = socket.AF_UNIX
-
-    def server_bind(self):
-        socketserver.TCPServer.server_bind(self)
-
-
-class Controller:
+class Controller(FakeServer):
     """Answers each path from a list, the last answer for ever, and keeps what it was asked. It
     listens on a unix socket, or as --admin-listen does."""
 
     def __init__(self, answers, unix_path=None):
-        self.asked = asked = []
+        self.answers, self.asked = answers, []
+        super().__init__(self.recite, unix_path=unix_path)
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def answer(self):
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-                asked.append((self.command, self.path, self.headers.get("Authorization"), body))
-                todo = answers[self.path]
-                code, answer = todo.pop(0) if len(todo) > 1 else todo[0]
-                content = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
-                self.send_response(code)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_GET = do_POST = answer
-
-            def log_message(self, *_):
-                pass
-
-        if unix_path:
-            self.server = UnixServer(str(unix_path), Handler)
-        else:
-            self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-            self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self.server.daemon_threads = True
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
-        self.thread.start()
-
-    def stop(self):
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+    def recite(self, handler, body):
+        self.asked.append((handler.command, handler.path, handler.headers.get("Authorization"),
+                           body.decode()))
+        todo = self.answers[handler.path]
+        code, answer = todo.pop(0) if len(todo) > 1 else todo[0]
+        send(handler, code, answer if isinstance(answer, str) else json.dumps(answer))
 
 
 KEY = ("--admin-key", "sesame")
 
 
-class Admin(WithFolder):
+class Admin(FolderTest):
     def controller(self, unix_path=None, **answers):
         made = Controller({f"/cluster/{k}": v for k, v in answers.items()}, unix_path)
-        self.addCleanup(made.stop)
+        self.addCleanup(made.close)
         return made
 
     def environment(self):

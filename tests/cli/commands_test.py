@@ -7,20 +7,20 @@ import http.client
 import json
 import os
 import pathlib
-import re
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 import unittest
-import urllib.error
-import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODEL = str(ROOT / "models" / "demo")
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness import processes  # noqa: E402
+from harness.cases import DEMO, ROOT, FolderTest, take_paths  # noqa: E402
+from harness.fakes import make_certificate  # noqa: E402
+from harness.http import send  # noqa: E402
+
+MODEL = str(DEMO)
+PROGRAM, = take_paths(1)
 TIMEOUT_S = 240
 RESULT_KEYS = """date backend model_id num_prompts request_rate burstiness max_concurrency duration
 completed failed total_input_tokens total_output_tokens request_throughput request_goodput
@@ -31,54 +31,26 @@ p99_e2el_ms input_lens output_lens ttfts itls generated_texts errors""".split()
 
 
 def run(*args, stdin="", status=0):
-    done = subprocess.run([PROGRAM, *args], input=stdin, capture_output=True, text=True,
-                          timeout=TIMEOUT_S, check=False)
-    if done.returncode != status:
-        raise AssertionError(f"{args} left with {done.returncode}: {done.stderr}")
-    return done
+    return processes.run(PROGRAM, *args, input=stdin, limit_s=TIMEOUT_S, status=status)
 
 
 def read_lines(path):
     return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
 
 
-class Server:
-    def __init__(self, *flags, model=MODEL):
-        self.process = subprocess.Popen(
-            [PROGRAM, "serve", model, "--port", "0", *flags], stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, bufsize=1)
-        self.output = ""
-        while "curl " not in self.output:
-            line = self.process.stdout.readline()
-            if not line:
-                raise AssertionError(f"the server left early: {self.output}")
-            self.output += line
-        self.url = re.search(r"Serving \S+ on (https?://\S+)", self.output).group(1)
+class Commands(FolderTest):
+    def serve(self, *flags, model=MODEL):
+        server = processes.Server(PROGRAM, "serve", model, *flags)
+        self.addCleanup(server.stop, signal.SIGKILL)
+        server.wait_for("curl ")
+        return server
 
-    def get(self, path):
-        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
-            return answer.status, answer.read().decode()
-
-    def complete(self, **fields):
-        request = urllib.request.Request(
-            self.url + "/v1/completions", json.dumps({"model": "demo", **fields}).encode(),
-            {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return json.load(answer)
-
-    def stop(self, signal_number=signal.SIGTERM):
-        if self.process.poll() is None:
-            self.process.send_signal(signal_number)
-        status = self.process.wait(timeout=60)
-        self.process.stdout.close()
-        return status
-
-
-class Commands(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+    @staticmethod
+    def begin(server, **fields):
+        """A stream under way: its connection and its answer."""
+        connection = server.connection()
+        return connection, send(connection, "POST", "/v1/completions",
+                                {"model": "demo", "ignore_eos": True, "stream": True, **fields})
 
     def path(self, name, text=None):
         path = os.path.join(self.folder, name)
@@ -87,30 +59,24 @@ class Commands(unittest.TestCase):
         return path
 
     def test_serve_answers_and_drains(self):
-        server = Server("--max-num-seqs", "4")
-        self.addCleanup(server.stop, signal.SIGKILL)
+        server = self.serve("--max-num-seqs", "4")
         for words in ("parameters", "Context", "KV cache", "Device"):
             self.assertIn(words, server.output)
         self.assertEqual(server.get("/health")[0], 200)
         self.assertEqual(server.get("/ready")[0], 200)
-        names = [m["id"] for m in json.loads(server.get("/v1/models")[1])["data"]]
+        names = [m["id"] for m in server.json("/v1/models")["data"]]
         self.assertIn("demo", names)
-        answer = server.complete(prompt="And it came to pass", max_tokens=8, temperature=0)
+        answer = server.json("/v1/completions", {"model": "demo", "prompt": "And it came to pass",
+                                                 "max_tokens": 8, "temperature": 0})
         self.assertEqual(answer["usage"]["completion_tokens"], 8)
         self.assertEqual(server.stop(), 0)
 
     def test_a_request_under_way_is_finished_on_sigterm(self):
-        server = Server()
-        self.addCleanup(server.stop, signal.SIGKILL)
-        host, port = server.url.removeprefix("http://").split(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=120)
-        body = {"model": "demo", "prompt": "In the beginning", "max_tokens": 200, "temperature": 0,
-                "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
-        connection.request("POST", "/v1/completions", json.dumps(body),
-                           {"Content-Type": "application/json"})
-        answer = connection.getresponse()
+        server = self.serve()
+        connection, answer = self.begin(server, prompt="In the beginning", max_tokens=200,
+                                        temperature=0, stream_options={"include_usage": True})
         first = answer.readline()
-        server.process.send_signal(signal.SIGTERM)
+        server.send_signal(signal.SIGTERM)
         text = (first + answer.read()).decode()
         self.assertIn("data: [DONE]", text)
         self.assertIn('"completion_tokens":200', text.replace(" ", ""))
@@ -118,16 +84,10 @@ class Commands(unittest.TestCase):
         self.assertEqual(server.process.wait(timeout=60), 0)
 
     def test_a_second_signal_leaves_at_once(self):
-        server = Server("--shutdown-timeout", "100")
-        self.addCleanup(server.stop, signal.SIGKILL)
-        host, port = server.url.removeprefix("http://").split(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=120)
-        body = {"model": "demo", "prompt": "x", "max_tokens": 500, "ignore_eos": True, "n": 64,
-                "stream": True}
-        connection.request("POST", "/v1/completions", json.dumps(body),
-                           {"Content-Type": "application/json"})
-        connection.getresponse().readline()
-        server.process.send_signal(signal.SIGTERM)
+        server = self.serve("--shutdown-timeout", "100")
+        connection, answer = self.begin(server, prompt="x", max_tokens=500, n=64)
+        answer.readline()
+        server.send_signal(signal.SIGTERM)
         time.sleep(0.3)
         begin = time.monotonic()
         self.assertIn(server.stop(), (0, 130))  # 0: the work was done before the second came
@@ -135,34 +95,26 @@ class Commands(unittest.TestCase):
         connection.close()
 
     def test_a_model_file_cut_short_under_it_is_one_line(self):
-        with tempfile.TemporaryDirectory() as folder:
-            model = pathlib.Path(folder, "demo")
-            shutil.copytree(MODEL, model)
-            server = Server(model=str(model))
-            os.truncate(model / "model.safetensors", 4096)
-            with self.assertRaises((OSError, http.client.HTTPException)):
-                server.complete(prompt="In the beginning", max_tokens=4)
-            self.assertEqual(server.process.wait(timeout=60), 1)
-            last = server.process.stdout.read().splitlines()[-1]
-            server.process.stdout.close()
-        self.assertIn("a model file became shorter", last)
+        model = self.folder / "demo"
+        shutil.copytree(MODEL, model)
+        server = self.serve(model=model)
+        os.truncate(model / "model.safetensors", 4096)
+        with self.assertRaises((OSError, http.client.HTTPException)):
+            server.post("/v1/completions", {"prompt": "In the beginning", "max_tokens": 4})
+        self.assertEqual(server.process.wait(timeout=60), 1)
+        self.assertIn("a model file became shorter", server.lines[-1])
 
     def test_keys_are_asked_for(self):
-        server = Server("--api-key", "sesame", "--served-model-name", "demo")
-        self.addCleanup(server.stop, signal.SIGKILL)
+        server = self.serve("--api-key", "sesame", "--served-model-name", "demo")
         self.assertIn("Authorization", server.output)
         self.assertNotIn("sesame", server.output)
-        with self.assertRaises(urllib.error.HTTPError) as caught:
-            server.complete(prompt="x", max_tokens=1)
-        self.assertEqual(caught.exception.code, 401)
-        caught.exception.close()
+        self.assertEqual(server.post("/v1/completions", {"prompt": "x", "max_tokens": 1})[0], 401)
         run("bench", "serve", "--base-url", server.url, "--api-key", "sesame", "--num-prompts", "2",
             "--input-len", "8", "--output-len", "2")
         self.assertEqual(server.stop(), 0)
 
     def test_a_port_in_use_is_one_line(self):
-        server = Server()
-        self.addCleanup(server.stop, signal.SIGKILL)
+        server = self.serve()
         port = server.url.rsplit(":", 1)[1]
         done = run("serve", MODEL, "--port", port, "--log-level", "error", status=1)
         self.assertEqual(done.stderr.count("\n"), 1)
@@ -170,12 +122,8 @@ class Commands(unittest.TestCase):
         self.assertEqual(server.stop(), 0)
 
     def test_tls_is_one_pair_of_files_away(self):
-        certificate, key = self.path("c.pem"), self.path("k.pem")
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj",
-                        "/CN=localhost", "-days", "2", "-keyout", key, "-out", certificate],
-                       check=True, capture_output=True)
-        server = Server("--ssl-certfile", certificate, "--ssl-keyfile", key)
-        self.addCleanup(server.stop, signal.SIGKILL)
+        certificate, key = make_certificate(self.folder)
+        server = self.serve("--ssl-certfile", certificate, "--ssl-keyfile", key)
         self.assertTrue(server.url.startswith("https://"))
         flags = ["bench", "serve", "--base-url", server.url, "--num-prompts", "2", "--input-len",
                  "8", "--output-len", "2"]
@@ -184,8 +132,7 @@ class Commands(unittest.TestCase):
         self.assertEqual(server.stop(), 0)
 
     def test_the_traces_replay(self):
-        server = Server()
-        self.addCleanup(server.stop, signal.SIGKILL)
+        server = self.serve()
         trace = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
             f"2023-11-16 18:15:{46 + i}.5000000,{30 + i},{4 + i}\n" for i in range(4))
         flags = ["bench", "serve", "--base-url", server.url, "--ignore-eos", "--save-result",
@@ -200,8 +147,7 @@ class Commands(unittest.TestCase):
         self.assertEqual(server.stop(), 0)
 
     def test_bench_serve_counts_exactly(self):
-        server = Server()
-        self.addCleanup(server.stop, signal.SIGKILL)
+        server = self.serve()
         done = run("bench", "serve", "--base-url", server.url, "--num-prompts", "6",
                    "--random-input-len", "20", "--random-output-len", "5", "--ignore-eos",
                    "--request-rate", "50", "--goodput", "e2el:60000", "--save-result",
@@ -218,8 +164,7 @@ class Commands(unittest.TestCase):
         self.assertEqual(server.stop(), 0)
 
     def test_bench_serve_shows_failures(self):
-        server = Server("--max-model-len", "64")
-        self.addCleanup(server.stop, signal.SIGKILL)
+        server = self.serve("--max-model-len", "64")
         lines = [json.dumps({"prompt": [5] * n, "output_tokens": 2}) for n in (10, 100, 10)]
         done = run("bench", "serve", "--base-url", server.url, "--dataset-name", "custom",
                    "--dataset-path", self.path("d.jsonl", "\n".join(lines)))

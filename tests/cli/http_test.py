@@ -4,7 +4,6 @@
 Usage: http_test.py PROGRAM [unittest arguments]
 """
 import gzip
-import http.client
 import json
 import pathlib
 import re
@@ -12,56 +11,25 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODEL = str(ROOT / "models" / "demo")
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import DEMO, ROOT, FolderTest, take_paths  # noqa: E402
+from harness.ports import free_port  # noqa: E402
+from harness.processes import Process, Server, run  # noqa: E402
+from harness.waiting import wait_for  # noqa: E402
+
+MODEL = str(DEMO)
+PROGRAM, = take_paths(1)
 KEY = "http-test-key"
 TIMEOUT_S = 120
 LEAVES_WITHIN_S = 5  # half a second on a machine that does nothing else
 
 
-class Server:
-    """`millrace serve` with the demo model."""
-
-    def __init__(self, *flags):
-        self.process = subprocess.Popen(
-            [PROGRAM, "serve", MODEL, "--port", "0", *flags], stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, bufsize=1)
-        self.output = ""
-        while "curl " not in self.output:
-            line = self.process.stdout.readline()
-            if not line:
-                raise AssertionError(f"the server left early: {self.output}")
-            self.output += line
-        self.port = int(re.search(r"Serving \S+ on http://127.0.0.1:(\d+)", self.output).group(1))
-        # What it logs from now on must not fill the pipe.
-        threading.Thread(target=self.process.stdout.read, daemon=True).start()
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait(timeout=60)
-
-    def call(self, method, path, body=None, headers=()):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
-        if body is not None and not isinstance(body, bytes):
-            body = json.dumps(body).encode()
-        connection.request(method, path, body, {"Content-Type": "application/json", **dict(headers)})
-        answer = connection.getresponse()
-        answer.text = answer.read().decode()
-        connection.close()
-        return answer
-
-    def open(self):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT_S)
-
-    def metric(self, name):
-        lines = self.call("GET", "/metrics").text.splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+def serve(*flags):
+    return Server(PROGRAM, "serve", MODEL, *flags)
 
 
 def post_bytes(fields, version="1.1", headers=""):
@@ -91,59 +59,37 @@ def read_answer(connection):
     return head.decode(), body.decode()
 
 
-class UnixSocket(unittest.TestCase):
+class UnixSocket(FolderTest):
     """--uds: the main port on a unix socket, and the line that is printed to try it."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.path = self.folder / "it's here.sock"
 
     def start(self, port):
-        process = subprocess.Popen(
-            [PROGRAM, "serve", MODEL, "--uds", self.path.name, "--port", str(port)],
-            cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.addCleanup(process.stdout.close)
-        self.addCleanup(process.wait, 60)
+        process = Process(PROGRAM, "serve", MODEL, "--uds", self.path.name, "--port", port,
+                          cwd=self.folder)
         self.addCleanup(process.kill)
         return process
 
-    def free_port(self):
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            return probe.getsockname()[1]
-
-    def read_until(self, process, words):
-        output = ""
-        while words not in output:
-            line = process.stdout.readline()
-            self.assertTrue(line, output)
-            output += line
-        return output
-
     def test_a_server_on_a_unix_socket(self):
-        port = self.free_port()
+        port = free_port()
         server = self.start(port)
-        output = self.read_until(server, "curl ")
-        self.assertIn("Serving demo on unix socket it's here.sock", output)
+        line = re.search(r"curl --unix-socket .*", server.wait_for("curl ")).group(0)
+        self.assertIn("Serving demo on unix socket it's here.sock", server.output)
         self.assertEqual(self.path.stat().st_mode & 0o777, 0o600)
         with self.assertRaises(OSError):
             socket.create_connection(("127.0.0.1", port), timeout=5)
-        line = re.search(r"curl --unix-socket .*", output).group(0)
         done = subprocess.run(["bash", "-c", line.replace("curl", "curl -sS", 1)], text=True,
                               cwd=self.folder, capture_output=True, timeout=TIMEOUT_S, check=True)
         self.assertEqual(json.loads(done.stdout)["model"], "demo")
-        status = subprocess.run([PROGRAM, "status", "--base-url", f"http://127.0.0.1:{port}"],
-                                capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+        status = run(PROGRAM, "status", "--base-url", f"http://127.0.0.1:{port}")
         self.assertIn("this-process", status.stdout)
-        other = self.start(self.free_port())
-        self.assertIn("another process is already listening on", self.read_until(other, "listening"))
+        self.start(free_port()).wait_for("another process is already listening on")
         server.kill()
-        server.wait(60)
         again = self.start(port)
-        self.read_until(again, "curl ")  # the file of the killed one is replaced
-        again.terminate()
-        self.assertEqual(again.wait(60), 0)
+        again.wait_for("curl ")  # the file of the killed one is replaced
+        self.assertEqual(again.stop(), 0)
         self.assertFalse(self.path.exists())
 
     def test_what_does_not_go_with_it(self):
@@ -151,9 +97,7 @@ class UnixSocket(unittest.TestCase):
                                 (["--port", "0"], "give one that is not 0"),
                                 (["--ssl-certfile", __file__, "--ssl-keyfile", __file__],
                                  "TLS is not supported on a unix socket")):
-            done = subprocess.run([PROGRAM, "serve", MODEL, "--uds", self.path, *words], text=True,
-                                  capture_output=True, timeout=TIMEOUT_S, check=False)
-            self.assertEqual(done.returncode, 2, done.stderr)
+            done = run(PROGRAM, "serve", MODEL, "--uds", self.path, *words, status=2)
             self.assertIn(sentence, done.stderr)
 
 
@@ -173,49 +117,39 @@ class Hosts(unittest.TestCase):
         if has_ipv6():
             spellings += [("::1", "[::1]"), ("[::1]", "[::1]"), ("[::]", "127.0.0.1")]
         for given, shown in spellings:
-            with self.subTest(given), subprocess.Popen(
-                    [PROGRAM, "serve", MODEL, "--host", given, "--port", "0"],
-                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-                try:
-                    output = ""
-                    while "curl " not in output:
-                        line = process.stdout.readline()
-                        self.assertTrue(line, output)
-                        output += line
-                    url = re.search(r"Serving demo on (http://\S+):(\d+)\n", output)
-                    self.assertEqual(url.group(1), f"http://{shown}", output)
-                    host = shown.strip("[]")
-                    connection = http.client.HTTPConnection(host, int(url.group(2)), timeout=30)
-                    connection.request("GET", "/ready")
-                    self.assertEqual(connection.getresponse().status, 200)
-                    connection.close()
-                finally:
-                    process.terminate()
+            with self.subTest(given):
+                server = serve("--host", given)
+                self.addCleanup(server.stop)
+                self.assertIn(f"Serving demo on http://{shown}:{server.port}\n", server.output)
+                self.assertEqual((server.host, server.get("/ready")[0]), (shown, 200))
 
 
 class Http(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server()
+        cls.server = serve()
 
     @classmethod
     def tearDownClass(cls):
         cls.server.stop()
 
+    def open(self):
+        return socket.create_connection(("127.0.0.1", self.server.port), timeout=TIMEOUT_S)
+
     def test_head_is_answered_wherever_get_is(self):
         for path in ("/health", "/ready", "/version", "/v1/models", "/v1/models/demo", "/metrics"):
-            head, get = self.server.call("HEAD", path), self.server.call("GET", path)
+            head, get = self.server.request("HEAD", path), self.server.request("GET", path)
             self.assertEqual((head.status, head.text), (200, ""), path)
-            self.assertEqual(head.getheader("Content-Type"), get.getheader("Content-Type"))
+            self.assertEqual(head.headers["Content-Type"], get.headers["Content-Type"])
             if path != "/metrics":  # whose numbers change
-                self.assertEqual(head.getheader("Content-Length"), get.getheader("Content-Length"))
-        refused = self.server.call("HEAD", "/v1/completions")
-        self.assertEqual((refused.status, refused.getheader("allow")), (405, "POST"))
+                self.assertEqual(head.headers["Content-Length"], get.headers["Content-Length"])
+        refused = self.server.request("HEAD", "/v1/completions")
+        self.assertEqual((refused.status, refused.headers["allow"]), (405, "POST"))
 
     def test_a_client_that_closes_its_sending_half_gets_its_answer(self):
         for fields, end in (({"max_tokens": 40}, "}"),
                             ({"max_tokens": 40, "stream": True}, "data: [DONE]\n\n\r\n0\r\n\r\n")):
-            with self.server.open() as connection:
+            with self.open() as connection:
                 connection.sendall(post_bytes(fields))
                 connection.shutdown(socket.SHUT_WR)
                 answer = read_all(connection)
@@ -229,7 +163,7 @@ class Http(unittest.TestCase):
                     self.leave(version, stream, reset)
 
     def leave(self, version, stream, reset):
-        connection = self.server.open()
+        connection = self.open()
         connection.sendall(post_bytes({"max_tokens": 400, "n": 8, "stream": stream}, version))
         while not self.server.metric("vllm:num_requests_running"):
             time.sleep(0.01)
@@ -243,7 +177,7 @@ class Http(unittest.TestCase):
             time.sleep(0.01)
 
     def test_http_1_0_keeps_the_connection_when_it_asks_to(self):
-        with self.server.open() as connection:
+        with self.open() as connection:
             for _ in range(3):
                 connection.sendall(post_bytes({"max_tokens": 2}, "1.0", "Connection: keep-alive\r\n"))
                 head, body = read_answer(connection)
@@ -259,7 +193,7 @@ class Http(unittest.TestCase):
         fields = {"prompt": "Once", "max_tokens": 4, "temperature": 0, "seed": 1}
 
         def post(data, coding="gzip"):
-            return self.server.call("POST", "/v1/completions", data, {"Content-Encoding": coding})
+            return self.server.request("POST", "/v1/completions", data, {"Content-Encoding": coding})
 
         plain = json.loads(post(json.dumps(fields).encode(), "identity").text)
         for padding in ("", " " * 1_000_000):
@@ -278,11 +212,11 @@ class Http(unittest.TestCase):
 
     def test_the_path_of_the_model_is_shown_nowhere(self):
         for path in ("/v1/models", "/v1/models/demo", "/metrics", "/version"):
-            self.assertNotIn(MODEL, self.server.call("GET", path).text, path)
-        cards = json.loads(self.server.call("GET", "/v1/models").text)["data"]
+            self.assertNotIn(MODEL, self.server.request("GET", path).text, path)
+        cards = json.loads(self.server.request("GET", "/v1/models").text)["data"]
         self.assertEqual([(card["id"], card["root"]) for card in cards], [("demo", "demo")])
         body = {"model": MODEL, "prompt": "a", "max_tokens": 1}
-        answer = json.loads(self.server.call("POST", "/v1/completions", body).text)
+        answer = json.loads(self.server.request("POST", "/v1/completions", body).text)
         self.assertEqual(answer["model"], "demo")
 
     def test_ignored_fields_are_named(self):
@@ -290,13 +224,13 @@ class Http(unittest.TestCase):
         body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "tools": tools,
                 "user": "u", "temprature": 1}
         for stream in (False, True):
-            answer = self.server.call("POST", "/v1/chat/completions", {**body, "stream": stream})
+            answer = self.server.request("POST", "/v1/chat/completions", {**body, "stream": stream})
             self.assertEqual(answer.status, 200, answer.text)
-            self.assertEqual(answer.getheader("X-Millrace-Ignored"), "temprature, tools, user")
+            self.assertEqual(answer.headers["X-Millrace-Ignored"], "temprature, tools, user")
 
     def test_metrics_are_what_vllms_boards_ask_for(self):
-        self.server.call("POST", "/v1/completions", {"prompt": 5})
-        text = self.server.call("GET", "/metrics").text
+        self.server.request("POST", "/v1/completions", {"prompt": 5})
+        text = self.server.request("GET", "/metrics").text
         self.assertRegex(text, r'http_requests_total\{[^}]*status="4xx"[^}]*\} [1-9]')
         self.assertNotRegex(text, r'http_requests_total\{[^}]*status="[0-9]+"')
         self.assertNotRegex(text, r'http_requests_total\{[^}]*handler="/(health|metrics)"')
@@ -307,21 +241,21 @@ class Http(unittest.TestCase):
 
 class Keys(unittest.TestCase):
     def test_a_key_comes_in_one_of_three_headers(self):
-        server = Server("--api-key", KEY)
+        server = serve("--api-key", KEY)
         self.addCleanup(server.stop)
         for headers in ({}, {"x-api-key": "wrong"}, {"Authorization": "Bearer wrong", "api-key": KEY}):
-            answer = server.call("GET", "/v1/models", headers=headers)
+            answer = server.request("GET", "/v1/models", headers=headers)
             self.assertEqual(answer.status, 401, headers)
-            self.assertEqual(answer.getheader("WWW-Authenticate"), "Bearer")
+            self.assertEqual(answer.headers["WWW-Authenticate"], "Bearer")
         for headers in ({"Authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}, {"api-key": KEY}):
-            self.assertEqual(server.call("GET", "/v1/models", headers=headers).status, 200, headers)
+            self.assertEqual(server.request("GET", "/v1/models", headers=headers).status, 200, headers)
 
 
 class Documented(unittest.TestCase):
     """Every request of docs/http-api.md to the port is answered with 200."""
 
     def test_the_requests_of_the_page(self):
-        server = Server()
+        server = serve()
         self.addCleanup(server.stop)
         page = (ROOT / "docs" / "http-api.md").read_text()
         blocks = re.findall(r"^```sh\n(.*?)^```", page, re.M | re.S)
@@ -344,29 +278,25 @@ class FairShares(unittest.TestCase):
     left with --scheduling-policy fair, and after all of them without."""
 
     def place_of_the_late_one(self, *flags):
-        server = Server("--api-key", "many", "--api-key", "few", "--max-num-seqs", "1", *flags)
+        server = serve("--api-key", "many", "--api-key", "few", "--max-num-seqs", "1", *flags)
         self.addCleanup(server.stop)
+        server.key = "many"
         ended, threads = [], []
 
         def ask(key):
-            answer = server.call("POST", "/v1/completions",
+            answer = server.request("POST", "/v1/completions",
                                  {"prompt": "Once", "max_tokens": 120, "ignore_eos": True},
                                  {"Authorization": f"Bearer {key}"})
             ended.append((key, answer.status))
 
         def waiting():
-            text = server.call("GET", "/metrics", headers={"Authorization": "Bearer many"}).text
-            return sum(float(value) for value in re.findall(
-                r"^vllm:num_requests_(?:waiting|running)\S* (\S+)$", text, re.M))
+            return sum(server.metric(f"vllm:num_requests_{how}") for how in ("waiting", "running"))
 
         for key, count in (("many", 24), ("few", 1)):
             for _ in range(count):
                 threads.append(threading.Thread(target=ask, args=(key,)))
                 threads[-1].start()
-            end = time.monotonic() + TIMEOUT_S
-            while waiting() + len(ended) < len(threads):
-                self.assertLess(time.monotonic(), end)
-                time.sleep(0.005)
+            wait_for(lambda: waiting() + len(ended) >= len(threads), "all are there", TIMEOUT_S, 0.005)
         before = len(ended)
         for thread in threads:
             thread.join()
@@ -378,20 +308,16 @@ class FairShares(unittest.TestCase):
         self.assertGreaterEqual(self.place_of_the_late_one(), 10)
 
 
-class Templates(unittest.TestCase):
+class Templates(FolderTest):
     def test_a_template_that_nests_too_deep_is_an_error_of_its_file(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        model = pathlib.Path(folder.name) / "model"
+        model = self.folder / "model"
         shutil.copytree(MODEL, model)
         template = model / "chat_template.jinja"
         for source in ("{{ " + "not " * 100_000 + "x }}", "{{ " + "[" * 100_000 + " }}",
                        "{{ x" + " ~ x" * 100_000 + " }}",
                        "{% if x %}" + "{% elif x %}" * 60_000 + "{% endif %}"):
             template.write_text("first line\n" + source)
-            done = subprocess.run([PROGRAM, "serve", str(model), "--port", "0"], text=True,
-                                  capture_output=True, timeout=TIMEOUT_S, check=False)
-            self.assertEqual(done.returncode, 1, done.stderr)
+            done = run(PROGRAM, "serve", model, "--port", "0", status=1)
             self.assertIn(str(template), done.stderr)
             self.assertRegex(done.stderr, r"more than \d+ .*line 2, column \d+")
 

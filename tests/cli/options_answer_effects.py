@@ -1,6 +1,5 @@
 """How the effects of options on answers are seen, for options_table.py: their form, streams, and what
 of them is stored. options_effects.py has the others."""
-import contextlib
 import json
 import pathlib
 
@@ -79,7 +78,5 @@ def object_store(server, value):
 def object_store_limit(server, _):  # files may take half of it
     part = "--b\r\nContent-Disposition: form-data; name="
     form = f"{part}purpose\r\n\r\nbatch\r\n{part}file\r\n\r\n{'x' * 1_200_000}\r\n--b--"
-    with contextlib.closing(server.connect()) as connection:
-        connection.request("POST", "/v1/files", form,
-                           server.headers() | {"Content-Type": "multipart/form-data; boundary=b"})
-        same(connection.getresponse().status, 429)
+    same(server.request("POST", "/v1/files", form, server.headers() | {
+        "Content-Type": "multipart/form-data; boundary=b"}).status, 429)

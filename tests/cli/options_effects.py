@@ -2,7 +2,6 @@
 /cluster/status, a file, what is printed, a port, the exit code. Each function takes the running
 server and what the option was given, and fails when it sees no effect."""
 import contextlib
-import http.client
 import json
 import os
 import pathlib
@@ -12,7 +11,10 @@ import socket
 import ssl
 import time
 
-from options_harness import descendants, in_parallel, run, syncs, wait_until
+from options_harness import in_parallel, run, syncs
+
+from harness.http import Api
+from harness.waiting import wait_for
 
 LONG = {"max_tokens": 400, "ignore_eos": True}
 KV_BYTES_PER_TOKEN = 2048  # of the demo model
@@ -74,20 +76,18 @@ def admin_listen(server, value):
     """It answers with the certificate of the main port, and not without a key."""
     host_name, number = value.rsplit(":", 1)
     same(ask_admin(host_name, int(number), {}), 401)
-    server.admin = host_name, int(number)
+    server.admin_address = host_name, int(number)
 
 
 def admin_key(server, value):
-    same(ask_admin(*server.admin, {"Authorization": "Bearer another"}), 401)
-    same(ask_admin(*server.admin, {"Authorization": f"Bearer {value}"}), 200)
+    same(ask_admin(*server.admin_address, {"Authorization": "Bearer another"}), 401)
+    same(ask_admin(*server.admin_address, {"Authorization": f"Bearer {value}"}), 200)
 
 
 def ask_admin(host_name, number, headers):
-    trusting = ssl._create_unverified_context()
-    with contextlib.closing(http.client.HTTPSConnection(host_name, number, timeout=30,
-                                                        context=trusting)) as connection:
-        connection.request("GET", "/cluster/status", headers=headers)
-        return connection.getresponse().status
+    api = Api(number)
+    api.scheme, api.host = "https", host_name
+    return api.request("GET", "/cluster/status", headers=headers).status
 
 
 def origins(server, value):
@@ -106,7 +106,7 @@ def certificate(server, value):
 
 def closes_idle(server, _):
     begun = time.monotonic()
-    with contextlib.closing(server.connect()) as connection:
+    with server.connect() as connection:
         connection.request("GET", "/live", headers=server.headers())
         connection.getresponse().read()
         connection.sock.settimeout(20)
@@ -118,21 +118,21 @@ def aborts_what_runs(server, _):
     """The last check of its server: it ends."""
     in_parallel([lambda: server.request(
         "POST", "/v1/completions", {"prompt": "Once", "n": 100, **LONG})])
-    wait_until(lambda: server.metric("vllm:num_requests_running") > 0, "it runs")
+    wait_for(lambda: server.metric("vllm:num_requests_running") > 0, "it runs")
     begun = time.monotonic()
-    server.signal(signal.SIGTERM)
-    wait_until(lambda: server.request("GET", "/ready")[0] == 503, "it is not ready any more")
+    server.send_signal(signal.SIGTERM)
+    wait_for(lambda: server.request("GET", "/ready")[0] == 503, "it is not ready any more")
     server.complete()  # within --drain-delay
     same(server.process.wait(30), 0)
     check(1.5 < time.monotonic() - begun < 12, "it took --drain-delay, and waited for what ran")
-    wait_until(lambda: server.said("aborted after --shutdown-timeout"), "it says so")
+    wait_for(lambda: server.said("aborted after --shutdown-timeout"), "it says so")
 
 
 def judges(server, *_):
     """A limit that no request can keep, and one that each keeps."""
     before = server.metric("millrace_slo_requests_total")
     server.complete()
-    wait_until(lambda: server.metric("millrace_slo_requests_total") == before + 1, "it is judged")
+    wait_for(lambda: server.metric("millrace_slo_requests_total") == before + 1, "it is judged")
     same(server.metric("millrace_slo_requests_kept_total"), 0)
     same(server.metric("millrace_slo_attainment_target"), 0.75)
 
@@ -148,7 +148,7 @@ def refuses_early(server, _):
         same((status, headers["Retry-After"]), (429, "1"))
         return True
 
-    wait_until(refused, "it is refused")
+    wait_for(refused, "it is refused")
 
 
 def log_level(server, _):
@@ -169,7 +169,7 @@ def log_format(process, _):
 def spans(server, _):
     """Without a collector they are dropped, which is counted."""
     server.complete()
-    wait_until(lambda: server.metric("millrace_spans_dropped_total") > 0, "spans are dropped")
+    wait_for(lambda: server.metric("millrace_spans_dropped_total") > 0, "spans are dropped")
 
 
 # ---- the scheduler and its memory
@@ -235,10 +235,10 @@ def priority(server, _):
 
     joins = [in_parallel([lambda n=n: server.complete(max_tokens=n, ignore_eos=True)
                           for n in (150, 250, 350)])]
-    wait_until(lambda: server.metric("vllm:num_requests_running") == 3, "all places are taken")
+    wait_for(lambda: server.metric("vllm:num_requests_running") == 3, "all places are taken")
     for number in (9, -9):
         joins.append(in_parallel([lambda n=number: ask(n)]))
-        wait_until(lambda n=number: [e for e in server.steps() if e.get("prompt") == [100 + n]],
+        wait_for(lambda n=number: [e for e in server.steps() if e.get("prompt") == [100 + n]],
                    "it is accepted")
     for join in joins:
         join()
@@ -271,7 +271,7 @@ def reserves_whole_context(server, _):
         return all(server.metric("vllm:num_requests_waiting") > 0 and
                    server.metric("vllm:num_requests_running") > 0 for _ in range(3))
 
-    wait_until(waits, "requests wait while others run")
+    wait_for(waits, "requests wait while others run")
     join()
     same(server.steps()[0]["options"]["kv_policy"], 2)
 
@@ -305,7 +305,7 @@ def bound_memory(pid, value):
 
 
 def numa_node(server, value):
-    workers = descendants(server.process.pid, "worker").values()
+    workers = server.workers().values()
     for pid in workers or [server.process.pid]:
         bound_memory(pid, value)
 
@@ -319,7 +319,7 @@ def layers(server):
 
 def worker_count(server, value):
     same(len(server.status()["workers"]), int(value))
-    same(len(descendants(server.process.pid, "worker")), int(value))
+    same(len(server.workers()), int(value))
 
 
 def stages(server, value):
@@ -327,7 +327,7 @@ def stages(server, value):
 
 
 def pipelines(role, server, value):
-    wait_until(lambda: sum(p["role"] == role for p in server.status()["pipelines"]) == int(value),
+    wait_for(lambda: sum(p["role"] == role for p in server.status()["pipelines"]) == int(value),
                f"{value} {role} pipelines")
 
 
@@ -368,11 +368,11 @@ def stays_laid_out(server, _):
     """The last check of its server: a worker is stopped."""
     before = layers(server)
     lost = next(name for name, held in before.items() if held[0][0] > 0)
-    pids = {name: worker.process.pid for name, worker in server.workers.items()}
-    pid = (pids or descendants(server.process.pid, "worker"))[lost]
+    pids = {name: worker.process.pid for name, worker in server.joined.items()}
+    pid = (pids or server.workers())[lost]
     os.kill(pid, signal.SIGSTOP)
     try:
-        wait_until(lambda: server.status()["missing"], "the worker is given up")
+        wait_for(lambda: server.status()["missing"], "the worker is given up")
         end = time.monotonic() + SETTLED_S
         while time.monotonic() < end:
             now = layers(server)
@@ -464,11 +464,7 @@ def worker_kv(worker, value):
 
 
 def worker_health(_, value):
-    connection = http.client.HTTPConnection(value, timeout=30)
-    with contextlib.closing(connection):
-        connection.request("GET", "/health")
-        reply = connection.getresponse()
-        same((reply.status, json.loads(reply.read())["connected"]), (200, True))
+    same(Api(int(value.rsplit(":", 1)[1])).json("/health")["connected"], True)
 
 
 def worker_zone(worker, value):

@@ -5,7 +5,11 @@ import pathlib
 
 import options_answer_effects as answers
 import options_effects as effects
-from options_harness import MODEL, free_port, make_certificate, run
+from options_harness import run
+
+from harness.cases import DEMO as MODEL
+from harness.fakes import make_certificate
+from harness.ports import free_port
 
 KINDS = ("serve", "serve --cluster", "up")
 FLEET = "kinds: [{name: rack, provider: none, max: 2, requests: 1 req/s}]\n"

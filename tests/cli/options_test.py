@@ -6,23 +6,29 @@ sentence that says what to do.
 
 Usage: options_test.py PROGRAM [unittest arguments]
 """
-import pathlib
+import os
 import re
 import select
 import signal
 import socket
-import sys
 import tempfile
 import time
 import unittest
 
 import options_effects as effects
-from options_harness import (MODEL, ROOT, Process, Running, count_syncs, free_port,
-                             options_in_help, run, wait_until)
+from options_harness import Running, count_syncs, options_in_help, run
 from options_table import (BESIDE, BRANCHING, ELSEWHERE, GROUPS, KINDS, OF_CLUSTERS,
                            OF_THE_HUB, REFUSED, WORKER_ALONE, WORKERS, Files, option_of, words_of, workers)
 
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+from harness.cases import DEMO as MODEL
+from harness.cases import ROOT, FolderTest, take_paths
+from harness.ports import free_port
+from harness.processes import Process
+from harness.waiting import wait_for
+
+PROGRAM, = take_paths(1)
+
+
 class EveryOption(unittest.TestCase):
     """The rows and the program's own list are the same, and no row sets the default."""
 
@@ -121,13 +127,12 @@ class Refusals(unittest.TestCase):
             self.assertIn(f"Usage: millrace {command} MODEL", text)
 
 
-class Effects(unittest.TestCase):
+class Effects(FolderTest):
     """Each group of each kind of server is one start."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.at = Files(PROGRAM, folder.name)
+        super().setUp()
+        self.at = Files(PROGRAM, self.folder)
 
     def start(self, kind, group, rows):
         words = words_of(rows)
@@ -148,7 +153,7 @@ class Effects(unittest.TestCase):
         server = Running(PROGRAM, kind, self.at.folder, words, environment)
         self.addCleanup(server.end)
         if "--api-key" in given:
-            server.api_key = rows["--api-key"].values[0]
+            server.key = rows["--api-key"].values[0]
         if kind == "serve --cluster":
             self.add_workers(server, *WORKERS[group])
         server.wait_until_ready()
@@ -159,10 +164,9 @@ class Effects(unittest.TestCase):
         server.joins, server.model = self.at.joins, MODEL
         server.trust = ["--tls-dir", self.at.tls / "worker"] if secure else []
         for i in range(count):
-            server.workers[f"w-{i}"] = Process(
-                PROGRAM, "worker", str(MODEL), "--join", self.at.joins, "--token",
-                str(self.at.token), "--name", f"w-{i}", "--threads", "1",
-                *map(str, server.trust), *words)
+            server.joined[f"w-{i}"] = Process(
+                PROGRAM, "worker", MODEL, "--join", self.at.joins, "--token", self.at.token,
+                "--name", f"w-{i}", "--threads", "1", *server.trust, *words)
 
     def check_group(self, kind, group):
         rows = GROUPS[group](kind, self.at)
@@ -181,7 +185,7 @@ class Effects(unittest.TestCase):
         status, text = run(PROGRAM, *words)
         self.assertEqual(status, 1)
         self.assertIn("plain text is not allowed", text)
-        server = Process(PROGRAM, *map(str, words), "--insecure")
+        server = Process(PROGRAM, *words, "--insecure")
         self.addCleanup(server.stop)
         server.wait_for("Serving")
 
@@ -192,9 +196,9 @@ class Effects(unittest.TestCase):
                 words = ["serve", MODEL, "--cluster", f"etcd://127.0.0.1:{etcd.getsockname()[1]}",
                          "--listen", "127.0.0.1:0", "--token", self.at.token, "--port", "0"]
                 words += ["--etcd-tls-dir", self.at.tls / "controller"] if secure else []
-                server = Process(PROGRAM, *map(str, words))
+                server = Process(PROGRAM, *words)
                 self.addCleanup(server.stop)
-                wait_until(lambda: select.select([etcd], [], [], 0)[0] or
+                wait_for(lambda: select.select([etcd], [], [], 0)[0] or
                            server.process.poll() is not None, "it calls etcd")
                 if server.said("no etcd client"):
                     self.skipTest("a build without etcd")
@@ -202,22 +206,20 @@ class Effects(unittest.TestCase):
                     self.assertEqual(connection.recv(3), b"\x16\x03\x01" if secure else b"PRI")
 
 
-class Worker(unittest.TestCase):
+class Worker(FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.at = Files(PROGRAM, folder.name)
+        super().setUp()
+        self.at = Files(PROGRAM, self.folder)
 
     def controller(self, *words, listen=None):
         server = Running(PROGRAM, "serve --cluster", self.at.folder,
                          [MODEL, "--cluster", f"sqlite:{self.at.folder}/state", "--listen",
                           listen or self.at.joins, "--token", self.at.token, "--port", "0", *words])
         self.addCleanup(server.end)
-        wait_until(server.served.is_set, "it serves")
         return server
 
     def worker(self, *words):
-        process = Process("/usr/bin/env", "NO_COLOR=1", PROGRAM, "worker", *map(str, words))
+        process = Process(PROGRAM, "worker", *words, env=os.environ | {"NO_COLOR": "1"})
         self.addCleanup(process.stop)
         return process
 
@@ -248,7 +250,7 @@ class Worker(unittest.TestCase):
         server = self.controller()
         self.worker(MODEL, "--join", self.at.joins, "--token", self.at.token, "--name", "short",
                     "--max-model-len", *WORKER_ALONE["--max-model-len"])
-        note = wait_until(lambda: [w["note"] for w in server.status()["workers"] if w["note"]],
+        note = wait_for(lambda: [w["note"] for w in server.status()["workers"] if w["note"]],
                           "it is refused")[0]
         self.assertIn("is prepared for 100 tokens, but the controller serves sequences of 1024", note)
         self.worker(MODEL, "--join", self.at.joins, "--token", self.at.token, "--name", "long")
@@ -265,7 +267,7 @@ class Worker(unittest.TestCase):
         worker("narrow", "--weights-extra", *WORKER_ALONE["--weights-extra"])
         server.wait_until_ready()
         worker("second")
-        given_up = wait_until(lambda: server.status().get("given_up"), "the layout is given up")
+        given_up = wait_for(lambda: server.status().get("given_up"), "the layout is given up")
         self.assertRegex(given_up["reason"], "worker narrow cannot load layers .* needs .* but only "
                                              r"1000 bytes is available \(--weights-extra\)")
         self.assertEqual(len(server.complete()["choices"]), 1)
@@ -284,8 +286,8 @@ class Worker(unittest.TestCase):
                 self.assertRegex(asking.recv(100), rb"PUT /latest/api/token")
         server.wait_until_ready()
         self.worker(MODEL, "--join", self.at.joins, "--token", self.at.token, "--name", "spare")
-        wait_until(lambda: len(server.status()["workers"]) == 2, "a spare joins")
-        worker.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: len(server.status()["workers"]) == 2, "a spare joins")
+        worker.send_signal(signal.SIGTERM)
         worker.wait_for("signal: terminate, this machine goes away in 19 s")
         self.assertEqual(worker.process.wait(60), 0)
 
@@ -303,13 +305,13 @@ class Worker(unittest.TestCase):
                     if "decode_tokens_per_s" in w}
 
         worker("measures", "--measure-profile", "--profile-cache", cache)
-        measured = wait_until(rates, "a profile is measured")
+        measured = wait_for(rates, "a profile is measured")
         self.assertEqual(measured.keys(), {"measures"})
         self.assertEqual(len(list(cache.glob("profile-*.json"))), 1)
         self.assertFalse((cache / "scratch").exists())
         worker("empty", "--no-measure-profile", "--profile-cache", other).wait_for("joining")
         worker("reads", "--no-measure-profile", "--profile-cache", cache)
-        both = wait_until(lambda: len(rates()) == 2 and rates(), "the kept one is used")
+        both = wait_for(lambda: len(rates()) == 2 and rates(), "the kept one is used")
         self.assertEqual(both, measured | {"reads": measured["measures"]})
         time.sleep(4)  # longer than a worker waits before it measures
         self.assertEqual(rates(), both)

@@ -9,16 +9,16 @@ import os
 import pathlib
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "bench"))
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "bench")]
 import predict  # noqa: E402
+from harness import processes  # noqa: E402
+from harness.cases import ROOT, take_paths  # noqa: E402
 
-TIMEOUT_S = 120
 # The search is bounded by time, so the flow of a plan may differ a little from run to run.
 FLOW_TOLERANCE = 0.05
 
@@ -36,9 +36,7 @@ def run(program, command, folder):
     words = shlex.split(command)
     assert words[0] == "millrace", command
     environment = {"PATH": os.environ["PATH"], "HOME": folder}
-    done = subprocess.run([program, *words[1:]], cwd=folder, env=environment, text=True,
-                          capture_output=True, timeout=TIMEOUT_S, check=False)
-    assert done.returncode == 0, f"{command}: left with {done.returncode}: {done.stderr}"
+    done = processes.run(program, *words[1:], cwd=folder, env=environment)
     assert done.stdout, f"{command}: printed nothing"
     return done.stdout
 
@@ -100,10 +98,9 @@ def check_roles(program, folder):
     # A plan whose KV would leave its group is refused.
     cluster = pathlib.Path(folder, "unlike.yaml").read_text()
     pathlib.Path(folder, "groups.yaml").write_text(cluster + "kv_affinity: [[computes], [reads]]\n")
-    done = subprocess.run([program, "plan", "check", "apart.yaml", "--cluster", "groups.yaml", "--workload",
-                           "long-prompts.yaml"], cwd=folder, text=True, capture_output=True, timeout=TIMEOUT_S,
-                          check=False)
-    assert done.returncode == 1 and "kv_affinity" in done.stderr, done.stderr
+    done = processes.run(program, "plan", "check", "apart.yaml", "--cluster", "groups.yaml", "--workload",
+                         "long-prompts.yaml", cwd=folder, status=1)
+    assert "kv_affinity" in done.stderr, done.stderr
 
 
 def check_steps(program, folder):
@@ -176,14 +173,13 @@ def check_measured(program, folder):
 def check_rests(program, folder):
     """bench/predict.py serves while a profile rests, and finds the rests by these lines."""
     command = "profile models/demo --max-tokens 64 --max-num-seqs 8 --max-context 256 --repeats 3 --rest 0.01"
-    done = subprocess.run([program, *command.split(), "--output", "rests.json"], cwd=folder, text=True,
-                          capture_output=True, timeout=TIMEOUT_S, check=True)
+    done = processes.run(program, *command.split(), "--output", "rests.json", cwd=folder)
     rests = [line for line in done.stderr.splitlines() if line.startswith(predict.PAUSE_LINE)]
     assert len(rests) == 2, done.stderr
 
 
 def main():
-    program = str(pathlib.Path(sys.argv[1]).resolve())
+    program, = take_paths(1)
     page = (ROOT / "docs/planning.md").read_text().split("**On 10.77.")[0]
     commands = 0
     printed = ""

@@ -3,24 +3,23 @@
 
 Usage: reload_test.py PROGRAM [unittest arguments]
 """
-import contextlib
 import pathlib
 import signal
 import ssl
-import sys
-import tempfile
 import unittest
 
-from options_harness import MODEL, Running, make_certificate, wait_until
+from options_harness import Running
 
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+from harness.cases import DEMO, FolderTest, take_paths
+from harness.fakes import make_certificate
+from harness.waiting import wait_for
+
+PROGRAM, = take_paths(1)
 
 
-class Reload(unittest.TestCase):
+class Reload(FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.keys = self.folder / "keys"
 
     def write(self, path, text):
@@ -30,9 +29,8 @@ class Reload(unittest.TestCase):
         made.replace(path)
 
     def start(self, *words):
-        server = Running(PROGRAM, "serve", self.folder, [MODEL, "--port", "0", *words])
+        server = Running(PROGRAM, "serve", self.folder, [DEMO, "--port", "0", *words])
         self.addCleanup(server.end)
-        wait_until(server.served.is_set, "it serves")
         return server
 
     def status(self, server, key):
@@ -44,23 +42,23 @@ class Reload(unittest.TestCase):
         for key, status in (("first", 200), ("second", 200), ("always", 200), ("third", 401)):
             self.assertEqual(self.status(server, key), status, key)
         self.write(self.keys, "third\n")
-        wait_until(lambda: self.status(server, "third") == 200, "the new key is there")
+        wait_for(lambda: self.status(server, "third") == 200, "the new key is there")
         self.assertEqual(self.status(server, "first"), 401)
         self.assertEqual(self.status(server, "always"), 200)
         for bad, words in (("# nothing\n", "contains no API key"), ("two words\n", "not visible")):
             self.write(self.keys, bad)
-            line = wait_until(lambda: server.said(words), "it is refused")[0]
+            line = wait_for(lambda: server.said(words), "it is refused")[0]
             self.assertIn("stays in force", line)
             self.assertEqual(self.status(server, "third"), 200)
             self.assertNotIn("two words", line)
         self.keys.unlink()
-        wait_until(lambda: server.said("no such file"), "it is missed")
+        wait_for(lambda: server.said("no such file"), "it is missed")
         self.assertEqual(self.status(server, "third"), 200)
         self.write(self.keys, "fourth\n")
-        wait_until(lambda: self.status(server, "fourth") == 200, "the file is back")
+        wait_for(lambda: self.status(server, "fourth") == 200, "the file is back")
         before = len(server.said("API keys: read again"))
-        server.signal(signal.SIGHUP)
-        wait_until(lambda: len(server.said("API keys: read again")) > before, "SIGHUP")
+        server.send_signal(signal.SIGHUP)
+        wait_for(lambda: len(server.said("API keys: read again")) > before, "SIGHUP")
 
     def test_certificate(self):
         paths = make_certificate(self.folder)
@@ -74,21 +72,21 @@ class Reload(unittest.TestCase):
             return ssl.get_server_certificate((server.host, server.port))
 
         self.assertEqual(ssl.PEM_cert_to_DER_cert(seen()), ssl.PEM_cert_to_DER_cert(first[0]))
-        with contextlib.closing(server.connect()) as old:
+        with server.connect() as old:
             old.request("GET", "/health")
             old.getresponse().read()
             self.write(paths[0], second[0])
-            wait_until(lambda: server.said("does not belong to the certificate"), "the key is old")
+            wait_for(lambda: server.said("does not belong to the certificate"), "the key is old")
             self.assertEqual(ssl.PEM_cert_to_DER_cert(seen()), ssl.PEM_cert_to_DER_cert(first[0]))
             self.write(paths[1], second[1])
-            wait_until(lambda: ssl.PEM_cert_to_DER_cert(seen()) ==
+            wait_for(lambda: ssl.PEM_cert_to_DER_cert(seen()) ==
                        ssl.PEM_cert_to_DER_cert(second[0]), "the new certificate is shown")
             old.request("GET", "/health")
             self.assertEqual(old.getresponse().status, 200, "a connection keeps what it has")
 
     def test_a_server_without_such_files_ends_at_sighup(self):
         server = self.start()
-        server.signal(signal.SIGHUP)
+        server.send_signal(signal.SIGHUP)
         self.assertEqual(server.process.wait(60), -signal.SIGHUP)
 
 

@@ -11,9 +11,12 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness import processes  # noqa: E402
+from harness.cases import DEMO, take_paths  # noqa: E402
+
 HERE = pathlib.Path(__file__).resolve().parent
 CASES = HERE / "user_errors.txt"
-MODEL = HERE.parents[1] / "models" / "demo"
 CASES_MIN = 30
 TIMEOUT_S = 60
 
@@ -72,10 +75,10 @@ def read_cases():
 def run(program, words, folder):
     environment = {"PATH": os.environ["PATH"], "HOME": folder, "HF_HOME": folder + "/hf",
                    "HF_HUB_OFFLINE": "1"}
-    args = [w.replace("TMP", folder).replace("MODEL", str(MODEL)) for w in words.split()]
-    done = subprocess.run([program, *args], env=environment, capture_output=True, text=True,
-                          timeout=TIMEOUT_S, cwd=folder, stdin=subprocess.DEVNULL, check=False)
-    message = done.stderr.replace(folder, "TMP").replace(str(MODEL), "MODEL")
+    args = [w.replace("TMP", folder).replace("MODEL", str(DEMO)) for w in words.split()]
+    done = processes.run(program, *args, env=environment, limit_s=TIMEOUT_S, cwd=folder,
+                         stdin=subprocess.DEVNULL, status=None)
+    message = done.stderr.replace(folder, "TMP").replace(str(DEMO), "MODEL")
     return done.returncode, message, done.stdout
 
 
@@ -94,7 +97,7 @@ def problems_of(words, wanted, got):
 
 
 def main():
-    program = str(pathlib.Path(sys.argv[1]).resolve())
+    program, = take_paths(1)
     rewrite = "--rewrite" in sys.argv
     comments, cases = read_cases()
     problems, written = [], list(comments)

@@ -8,38 +8,34 @@ import json
 import pathlib
 import re
 import shlex
-import subprocess
 import sys
-import tempfile
-import time
 import unittest
 import xml.etree.ElementTree
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness import processes  # noqa: E402
+from harness.cases import DEMO, ROOT, FolderTest, take_paths  # noqa: E402
+
+PROGRAM, = take_paths(1)
 TIMEOUT_S = 240
 PROFILE = str(ROOT / "src/cost/testdata/distserve/profiler-a100-80g.distserve.json")
 OPT = ["--model", "opt-13b", "--distserve-profile", PROFILE, "--input-len", "512", "--output-len", "32"]
 
 
 def run(*args, cwd=ROOT):
-    done = subprocess.run([PROGRAM, "simulate", *args], capture_output=True, text=True,
-                          timeout=TIMEOUT_S, check=False, cwd=cwd)
-    if done.returncode != 0:
-        raise AssertionError(f"{args} left with {done.returncode}: {done.stderr}")
-    return done.stdout
+    return processes.run(PROGRAM, "simulate", *args, limit_s=TIMEOUT_S, cwd=cwd).stdout
+
+
+def refused(*args):
+    """What it says to stderr."""
+    return processes.run(PROGRAM, "simulate", *args, limit_s=TIMEOUT_S, status=1).stderr
 
 
 def run_json(*args, **kwargs):
     return json.loads(run(*args, "--json", **kwargs))
 
 
-class Simulate(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Simulate(FolderTest):
     def test_a_seed_prints_the_same_bytes(self):
         args = [*OPT, "--rate", "4", "--num-requests", "500", "--slo", "ttft=200ms", "tpot=100ms",
                 "--instances", "2", "--dispatch", "random"]
@@ -131,10 +127,9 @@ class Simulate(unittest.TestCase):
                 (["--rate", "1", "--input-len", "5", "--output-len", "5",
                   "--no-enable-prefix-caching"], "is for prompts that share prefixes")):
             trace.write_text("\n".join(rows).replace("8,160", "8,321"))
-            done = subprocess.run([PROGRAM, "simulate", *args[:4], *words], capture_output=True,
-                                  text=True, timeout=TIMEOUT_S, check=False)
-            self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
-            self.assertIn(sentence, done.stderr)
+            said = refused(*args[:4], *words)
+            self.assertEqual(said.count("\n"), 1, said)
+            self.assertIn(sentence, said)
 
     def test_machines_that_come_and_go(self):
         trace = self.folder / "spot.csv"
@@ -155,10 +150,7 @@ class Simulate(unittest.TestCase):
         self.assertLess(moved["usd_per_hour"], always["usd_per_hour"])
         self.assertIn("1 added, 1 lost", run(*args))
         trace.write_text("5000,add,a\n9000,remove,a\n")
-        gone = subprocess.run([PROGRAM, "simulate", *args], capture_output=True, text=True,
-                              timeout=TIMEOUT_S, check=False)
-        self.assertEqual(gone.returncode, 1)
-        self.assertIn("requests were refused: until the trace of --availability ended", gone.stderr)
+        self.assertIn("requests were refused: until the trace of --availability ended", refused(*args))
 
     def test_the_autopilot_uses_a_machine_that_joins(self):
         (self.folder / "cluster.yaml").write_text("""
@@ -199,9 +191,8 @@ slo: {ttft: 2 s, tpot: 100 ms}
         planning = (ROOT / "docs/planning.md").read_text()
         for block in re.findall(r"^```(?:yaml|csv)\n# (\S+)\n(.*?)^```", planning + text, re.M | re.S):
             (self.folder / block[0]).write_text(block[1])
-        subprocess.run([PROGRAM, "plan", "--cluster", "cluster.yaml", "--model", "llama-70b",
-                        "--time-limit", "1", "--out", "plan.yaml"], cwd=self.folder, check=True,
-                       capture_output=True, timeout=TIMEOUT_S)
+        processes.run(PROGRAM, "plan", "--cluster", "cluster.yaml", "--model", "llama-70b",
+                      "--time-limit", "1", "--out", "plan.yaml", cwd=self.folder, limit_s=TIMEOUT_S)
         (self.folder / "src").symlink_to(ROOT / "src")
         commands = [line for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
                     for line in block.replace("\\\n", " ").splitlines() if line.strip()]
@@ -214,36 +205,25 @@ slo: {ttft: 2 s, tpot: 100 ms}
         json.loads((self.folder / "pipeline.json").read_text())
 
 
-class Replay(unittest.TestCase):
+class Replay(FolderTest):
     """A live server, short of KV memory and under load, against the simulator's decisions."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.log = pathlib.Path(folder.name) / "steps.jsonl"
-        self.output = pathlib.Path(folder.name) / "serve.txt"
+        super().setUp()
+        self.log = self.folder / "steps.jsonl"
 
     def record(self):
-        with self.output.open("w") as output:
-            server = subprocess.Popen(
-                [PROGRAM, "serve", str(ROOT / "models/demo"), "--host", "127.0.0.1", "--port", "0",
-                 "--step-log", str(self.log), "--num-gpu-blocks-override", "48", "--max-model-len", "512",
-                 "--max-num-seqs", "12"], stdout=output, stderr=subprocess.STDOUT)
+        server = processes.Server(
+            PROGRAM, "serve", DEMO, "--step-log", self.log, "--num-gpu-blocks-override", "48",
+            "--max-model-len", "512", "--max-num-seqs", "12")
         try:
-            deadline = time.monotonic() + 60
-            while not (found := re.search(r"Serving .* on (http://127\.0\.0\.1:\d+)",
-                                          self.output.read_text())):
-                self.assertIsNone(server.poll(), self.output.read_text())
-                self.assertLess(time.monotonic(), deadline)
-                time.sleep(0.05)
-            subprocess.run(
-                [PROGRAM, "bench", "serve", "--base-url", found.group(1), "--num-prompts", "120",
-                 "--request-rate", "60", "--random-input-len", "96", "--random-output-len", "48",
-                 "--random-range-ratio", "0.8", "--random-prefix-len", "40", "--disable-tqdm"],
-                check=True, capture_output=True, timeout=TIMEOUT_S)
+            processes.run(
+                PROGRAM, "bench", "serve", "--base-url", server.url, "--num-prompts", "120",
+                "--request-rate", "60", "--random-input-len", "96", "--random-output-len", "48",
+                "--random-range-ratio", "0.8", "--random-prefix-len", "40", "--disable-tqdm",
+                limit_s=TIMEOUT_S)
         finally:
-            server.terminate()
-            server.wait(timeout=60)
+            server.stop()
 
     def test_a_live_run_is_decided_the_same_again(self):
         self.record()
@@ -257,10 +237,7 @@ class Replay(unittest.TestCase):
         step["parts"][0][2] += 1
         lines[at] = json.dumps(step)
         self.log.write_text("\n".join(lines))
-        done = subprocess.run([PROGRAM, "simulate", "--replay", str(self.log)], capture_output=True,
-                              text=True, timeout=TIMEOUT_S, check=False)
-        self.assertEqual(done.returncode, 1)
-        self.assertIn(f"step {step['step']}", done.stderr)
+        self.assertIn(f"step {step['step']}", refused("--replay", self.log))
 
 
 if __name__ == "__main__":
