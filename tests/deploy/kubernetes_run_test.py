@@ -11,16 +11,19 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 
 import yaml
 
-from hosts import Host, Network, skip_if_unavailable
+from hosts import Host, Network
 
-PROGRAM, MODEL = (str(pathlib.Path(a).resolve()) for a in sys.argv[1:3])
-FOLDER = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
+from harness.cases import ROOT, take_paths
+from harness.namespaces import skip_if_unavailable
+from harness.processes import run
+
+PROGRAM, MODEL = take_paths(2)
+FOLDER = ROOT / "deploy" / "kubernetes"
 
 
 class Pod(Host):
@@ -64,7 +67,7 @@ def make_secrets(kustomization, text, folder):
     commands = re.sub(r"\\\n# *", "", text)
     for line in re.findall(r"^# +(millrace .*)$", commands, re.M):
         words = shlex.split(line.replace("deploy/kubernetes/", f"{folder}/made/"))
-        subprocess.run([PROGRAM, *words[1:]], check=True, capture_output=True)
+        run(PROGRAM, *words[1:])
     for secret in kustomization["secretGenerator"]:
         (folder / secret["name"]).mkdir()
         for entry in secret["files"]:
@@ -82,7 +85,7 @@ def check(pods, key):
     print(status.stdout)
 
 
-def run(folder):
+def follow(folder):
     text = (FOLDER / "kustomization.yaml").read_text()
     kustomization = yaml.safe_load(text)
     objects = [o for name in kustomization["resources"]
@@ -104,12 +107,12 @@ def run(folder):
         for pod in reversed(pods):
             pod.processes[0].send_signal(signal.SIGTERM)
         for pod in pods:
-            assert pod.processes[0].wait(pod.grace_s) == 0, f"{pod.name}:\n{pod.said()[-3000:]}"
+            assert pod.processes[0].process.wait(pod.grace_s) == 0, f"{pod.name}:\n{pod.said()[-3000:]}"
 
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        run(pathlib.Path(folder))
+        follow(pathlib.Path(folder))
 
 
 if __name__ == "__main__":

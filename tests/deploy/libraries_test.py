@@ -7,16 +7,15 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import unittest
 
-DEPLOY = pathlib.Path(__file__).resolve().parents[2] / "deploy"
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness import processes  # noqa: E402
+from harness.cases import ROOT, take_paths  # noqa: E402
 
-
-def run(*args):
-    return subprocess.run(args, capture_output=True, text=True, timeout=120, check=False)
+DEPLOY = ROOT / "deploy"
+PROGRAM, = take_paths(1)
 
 
 class Libraries(unittest.TestCase):
@@ -28,15 +27,16 @@ class Libraries(unittest.TestCase):
         if shutil.which("dpkg-query") is None:
             self.skipTest("not a Debian")
         needed = set()
-        for line in run("ldd", PROGRAM).stdout.splitlines():
+        for line in processes.run("ldd", PROGRAM, status=None).stdout.splitlines():
             path = re.search(r"=> (/\S+)", line)
             if path:
-                owner = run("dpkg-query", "-S", os.path.realpath(path.group(1))).stdout
+                owner = processes.run("dpkg-query", "-S", os.path.realpath(path.group(1)), status=None).stdout
                 needed.add(owner.partition(":")[0])
         known, new = set(), set(listed[0])
         while new:
             known |= new
-            depends = run("dpkg-query", "-W", "-f=${Depends},${Pre-Depends},", *sorted(new)).stdout
+            depends = processes.run("dpkg-query", "-W", "-f=${Depends},${Pre-Depends},", *sorted(new),
+                                    status=None).stdout
             new = {re.split(r"[ (:]", d.strip())[0]
                    for d in re.split(r"[,|]", depends) if d.strip()} - known
         self.assertLessEqual(needed - {""}, known)

@@ -9,20 +9,19 @@ import json
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 import yaml
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "e2e"))
-import prometheus_text  # noqa: E402
-from cluster_processes import Server  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness import prometheus  # noqa: E402
+from harness.cases import DEMO, ROOT, take_paths  # noqa: E402
+from harness.processes import Server, run  # noqa: E402
+from harness.waiting import wait_for  # noqa: E402
 
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+PROGRAM, = take_paths(1)
 RULES = ROOT / "deploy" / "prometheus" / "rules.yaml"
 BOARD = ROOT / "deploy" / "grafana" / "millrace.json"
 # scripts/setup unpacks it there.
@@ -37,9 +36,7 @@ def promtool(*words):
     tool = UNPACKED if UNPACKED.exists() else shutil.which("promtool")
     if tool is None:
         raise AssertionError("there is no promtool; scripts/setup test brings it")
-    done = subprocess.run([tool, *words], capture_output=True, text=True, timeout=120, check=False)
-    if done.returncode != 0:
-        raise AssertionError(done.stdout + done.stderr)
+    run(tool, *words)
 
 
 def expressions():
@@ -56,16 +53,13 @@ def expressions():
 class Monitoring(unittest.TestCase):
     @functools.cached_property
     def scraped(self):
-        server = Server(PROGRAM, "serve", str(ROOT / "models" / "demo"), "--slo", "ttft=2s",
-                        "tpot=80ms", "attainment=90%")
-        self.addCleanup(server.close)
+        server = Server(PROGRAM, "serve", DEMO, "--slo", "ttft=2s", "tpot=80ms", "attainment=90%")
+        self.addCleanup(server.stop)
         server.wait_until_ready()
         server.post("/v1/completions", {"prompt": "Once", "max_tokens": 4})
-        end = time.monotonic() + SCRAPE_LIMIT_S
-        while "http_requests_total" not in (text := server.get("/metrics")[1]):
-            self.assertLess(time.monotonic(), end, text)  # an answer counts once it is written
-            time.sleep(0.05)
-        return prometheus_text.parse(text)
+        return prometheus.parse(wait_for(  # an answer counts once it is written
+            lambda: "http_requests_total" in (text := server.get("/metrics")[1]) and text,
+            "http_requests_total", SCRAPE_LIMIT_S))
 
     def labels_of(self, name):
         return set().union(*({label for label, _ in key[1]} for key in self.scraped

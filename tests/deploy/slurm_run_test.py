@@ -9,14 +9,18 @@ import os
 import pathlib
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 
-from hosts import Host, Network, skip_if_unavailable
+from hosts import Host, Network
 
-PROGRAM, MODEL = (str(pathlib.Path(a).resolve()) for a in sys.argv[1:3])
-JOB = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "slurm" / "millrace.sbatch"
+from harness.cases import ROOT, take_paths
+from harness.namespaces import skip_if_unavailable
+from harness.proc import mentioning
+from harness.processes import Process
+
+PROGRAM, MODEL = take_paths(2)
+JOB = ROOT / "deploy" / "slurm" / "millrace.sbatch"
 
 SRUN = """#!/usr/bin/env bash
 while [ "${1#--}" != "$1" ]; do
@@ -41,18 +45,7 @@ def tools(folder, hosts):
         (folder / "bin" / name).chmod(0o755)
     (folder / "spaces").mkdir()
     for host in hosts:
-        (folder / "spaces" / host.name).write_text(host.space)
-
-
-def running_with(word):
-    """The command lines of processes that have it."""
-    lines = []
-    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:
-            pass  # it has ended
-    return [line for line in lines if word in line]
+        (folder / "spaces" / host.name).write_text(host.network.space(host.address))
 
 
 def run(folder):
@@ -65,22 +58,20 @@ def run(folder):
                        "SPACES": str(folder / "spaces"), "SLURM_JOB_ID": "7",
                        "SLURM_JOB_NODELIST": "node[1-2]", "MODEL": MODEL, "MILLRACE": PROGRAM,
                        "STORE_DIR": str(folder / "store")}
-        with open(hosts[0].folder / "log", "w") as log:
-            job = subprocess.Popen(["bash", str(JOB)], cwd=folder, env=environment, stdout=log,
-                                   stderr=subprocess.STDOUT, start_new_session=True)
+        job = hosts[0].add(Process("bash", JOB, cwd=folder, env=environment,
+                                   log=hosts[0].folder / "log", start_new_session=True))
         (hosts[1].folder / "log").touch()
-        hosts[0].processes.append(job)
         try:
             hosts[0].wait_until_ready(hosts)
             hosts[0].check_answers((folder / "millrace-7" / "api.key").read_text().strip())
             said = hosts[0].said()
             assert "does not reach itself" not in said, said
             job.send_signal(signal.SIGTERM)
-            assert job.wait(grace_s) == 0, hosts[0].said()[-3000:]
+            assert job.process.wait(grace_s) == 0, hosts[0].said()[-3000:]
         except BaseException:
-            os.killpg(job.pid, signal.SIGKILL)  # with what it has started
+            os.killpg(job.process.pid, signal.SIGKILL)  # with what it has started
             raise
-        assert not (left := running_with(str(folder))), f"still running: {left}"
+        assert not (left := mentioning(str(folder))), f"still running: {left}"
 
 
 def main():

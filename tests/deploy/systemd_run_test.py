@@ -11,15 +11,18 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 
-from hosts import Host, Network, Unavailable, skip_if_unavailable
+from hosts import Host, Network
 
-BUILT, GIVEN = (pathlib.Path(a).resolve() for a in sys.argv[1:3])
+from harness.cases import ROOT, take_paths
+from harness.namespaces import Unavailable, skip_if_unavailable
+from harness.processes import run
+
+BUILT, GIVEN = take_paths(2)
 PROGRAM = MODEL = ""  # copies of both
-FOLDER = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "systemd"
+FOLDER = ROOT / "deploy" / "systemd"
 NOBODY = "65534"
 RIGHTLESS = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups",
              "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"]
@@ -65,13 +68,13 @@ class Machine(Host):
             path.chmod(0o400)
         for key, part in (("StateDirectoryMode", "state"), ("RuntimeDirectoryMode", "run/millrace")):
             (self.folder / part).chmod(int(one.get(key, "0755"), 8))
-        subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", self.folder], check=True)
+        run("chown", "-R", f"{NOBODY}:{NOBODY}", self.folder)
         self.stop_s = float(one["TimeoutStopSec"])
         self.start(shlex.split(self.place(one["ExecStart"], instance)), self.environment, RIGHTLESS)
 
     def stop(self):
         self.processes[0].send_signal(signal.SIGTERM)
-        assert self.processes[0].wait(self.stop_s) == 0, f"{self.name}:\n{self.said()[-3000:]}"
+        assert self.processes[0].process.wait(self.stop_s) == 0, f"{self.name}:\n{self.said()[-3000:]}"
 
 
 def install(folder):
@@ -82,7 +85,7 @@ def install(folder):
 
 
 def millrace(*args):
-    return subprocess.run([PROGRAM, *args], check=True, capture_output=True, text=True).stdout
+    return run(PROGRAM, *args).stdout
 
 
 def one_machine(folder):
