@@ -9,19 +9,20 @@ Usage: autopilot.py PROGRAM MODEL [unittest arguments]
 import json
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import ROOT, take_paths  # noqa: E402
+from harness.cluster import JoinedCluster, answers_of_one_process  # noqa: E402
+from harness.ports import free_port  # noqa: E402
+from harness.processes import START_LIMIT_S, Process, Server, make_token  # noqa: E402
+from harness.waiting import wait_for  # noqa: E402
 
-from cluster_processes import START_LIMIT_S, Process, Server, answers_of_one_process, free_port
-from joined_cluster import JoinedCluster
-
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
-DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+PROGRAM, MODEL = take_paths(2)
+DOCS = ROOT / "docs"
 REQUESTS = [{"prompt": f"The harbour lay still, and number {i} of the", "max_tokens": 24,
              "temperature": 0.9, "seed": i, "ignore_eos": True} for i in range(12)]
 RATE = 5  # requests per second
@@ -50,22 +51,18 @@ class Autopilot(JoinedCluster):
     @classmethod
     def measure(cls, folder):
         """The profile that one worker measures."""
-        token = str(folder / "cluster.token")
-        subprocess.run([PROGRAM, "token", "--out", token], check=True, capture_output=True)
+        token = make_token(PROGRAM, folder)
         joins = f"127.0.0.1:{free_port()}"
         server = Server(PROGRAM, "serve", MODEL, "--cluster", f"sqlite:{folder}/state",
                         "--listen", joins, "--token", token)
         worker = Process(PROGRAM, "worker", MODEL, "--join", joins, "--token", token, "--name",
                          "measured", "--threads", "1", "--measure-profile", "--profile-cache", str(folder / "cache"))
         try:
-            end = time.monotonic() + START_LIMIT_S
-            while time.monotonic() < end:
+            def profiles():
                 machines = json.loads(server.admin("GET", "/cluster/machines")[1])
-                for machine in machines["workers"]:
-                    if machine["profile"]:
-                        return json.loads(machine["profile"])
-                time.sleep(0.2)
-            raise TimeoutError("the worker measured no profile")
+                return [m["profile"] for m in machines["workers"] if m["profile"]]
+
+            return json.loads(wait_for(profiles, "a profile", START_LIMIT_S, 0.2)[0])
         finally:
             worker.stop()
             server.stop()
@@ -174,11 +171,9 @@ class Autopilot(JoinedCluster):
         self.assertEqual(lines[3:], ["millrace decisions --plan 3 > plan.yaml",
                                      "millrace plan apply plan.yaml"])
         self.assertEqual(up[:2], ["up", "models/demo"])
-        server = Server(PROGRAM, "up", MODEL, *up[2:])
-        self.addCleanup(server.close)
-        server.wait_until_ready()
+        self.start("up", MODEL, *up[2:]).wait_until_ready()
         for words in looks:
-            self.run_ok(*words, "--base-url", f"http://127.0.0.1:{server.port}")
+            self.run_ok(*words, "--base-url", self.url)
 
 
 if __name__ == "__main__":

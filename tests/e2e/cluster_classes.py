@@ -8,16 +8,17 @@ Usage: cluster_classes.py PROGRAM MODEL [unittest arguments]
 import concurrent.futures
 import json
 import pathlib
-import subprocess
 import sys
-import tempfile
 import time
 import unittest
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import take_paths  # noqa: E402
+from harness.cluster import JoinedCluster  # noqa: E402
+from harness.http import objects, send  # noqa: E402
+from harness.processes import Server, run  # noqa: E402
+from harness.waiting import wait_for  # noqa: E402
 
-from cluster_processes import Process, Server, free_port
-
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+PROGRAM, MODEL = take_paths(2)
 CLASSES = {"plain": [], "exact": ["--activations", "bf16x2"]}
 LIMIT_S = 90
 GONE_S = 4  # longer than a controller waits before it lays out the layers again
@@ -53,21 +54,13 @@ class Stream:
 
     def __init__(self, server, asked):
         self.server, self.asked = server, asked
-        self.tokens, self.error, self.of_all = [], None, None
+        self.tokens, self.of_all = [], None
 
     def run(self):
         with self.server.connect() as connection:
             body = {**self.asked, "stream": True, "stream_options": {"include_usage": True}}
-            connection.request("POST", "/v1/completions", json.dumps(body),
-                               {"Content-Type": "application/json"})
-            for raw in connection.getresponse():
-                line = raw.decode().strip()
-                if not line.startswith("data: {"):
-                    continue
-                event = json.loads(line.removeprefix("data: "))
-                if "error" in event:
-                    self.error = event["error"]["message"]
-                elif event["choices"]:
+            for event in objects(send(connection, "POST", "/v1/completions", body)):
+                if event["choices"]:
                     texts = event["choices"][0]["logprobs"]["tokens"]
                     self.tokens += [(text, event["system_fingerprint"]) for text in texts]
                 else:
@@ -78,59 +71,31 @@ class Stream:
         return [text for text, _ in self.tokens]
 
 
-class Classes(unittest.TestCase):
+class Classes(JoinedCluster):
+    PROGRAM, MODEL = PROGRAM, MODEL
+
     @classmethod
     def setUpClass(cls):
         """A process of each class, as the reference."""
-        cls.alone = {}
+        cls.alone = {}  # by fingerprint
         for name, words in CLASSES.items():
             server = Server(PROGRAM, "serve", MODEL, "--threads", "1", *words)
-            cls.addClassCleanup(server.close)
+            cls.addClassCleanup(server.stop)
             server.wait_until_ready()
-            fingerprint = cls.complete(server, request(0, 1))["system_fingerprint"]
+            fingerprint = server.json("/v1/completions", request(0, 1))["system_fingerprint"]
             cls.alone[fingerprint] = server
             setattr(cls, name, fingerprint)
 
     @staticmethod
     def complete(server, asked):
-        status, text = server.post("/v1/completions", asked)
-        if status != 200:
-            raise AssertionError(text)
-        return json.loads(text)
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.token = str(self.folder / "token")
-        subprocess.run([PROGRAM, "token", "--out", self.token], check=True, capture_output=True)
-
-    def controller(self, *words):
-        self.join = f"127.0.0.1:{free_port()}"
-        self.server = Server(PROGRAM, "serve", MODEL, "--cluster",
-                             f"sqlite:{self.folder}/state", "--listen", self.join, "--token",
-                             self.token, *words)
-        self.addCleanup(self.server.close)
+        return server.json("/v1/completions", asked)
 
     def worker(self, name, numeric_class):
-        worker = Process(PROGRAM, "worker", MODEL, "--join", self.join, "--token", self.token,
-                         "--name", name, "--threads", "1", *CLASSES[numeric_class])
-        self.addCleanup(worker.stop)
-        return worker
-
-    def wait_for(self, happens, what):
-        end = time.monotonic() + LIMIT_S
-        while not (value := happens()):
-            self.assertLess(time.monotonic(), end, f"{what}: {json.dumps(self.server.status())}")
-            time.sleep(0.05)
-        return value
+        return self.join(name, *CLASSES[numeric_class])
 
     def wait_for_pipelines(self, *fingerprints):
-        def open_ones():
-            return sorted(pipeline["fingerprint"] for pipeline in self.server.status()["pipelines"]
-                          if pipeline["state"] == "open")
-
-        self.wait_for(lambda: open_ones() == sorted(fingerprints), f"pipelines of {fingerprints}")
+        self.wait_for(lambda s: sorted(p["fingerprint"] for p in s["pipelines"]
+                                       if p["state"] == "open") == sorted(fingerprints), LIMIT_S)
 
     def check(self, asked, answer):
         """It is what a process of its class answers."""
@@ -144,7 +109,7 @@ class Classes(unittest.TestCase):
         bodies = [[self.complete(server, one)["choices"] for one in asked]
                   for server in self.alone.values()]
         self.assertNotEqual(*bodies, "the classes would not show")
-        self.controller("--data-parallel-size", "2")
+        self.serve("--data-parallel-size", "2")
         self.worker("a", "plain")
         self.worker("b", "exact")
         self.wait_for_pipelines(self.plain, self.exact)
@@ -152,9 +117,7 @@ class Classes(unittest.TestCase):
             answers = list(pool.map(lambda one: self.complete(self.server, one), asked))
         seen = [self.check(*pair) for pair in zip(asked, answers)]
         self.assertEqual(set(seen), {self.plain, self.exact})
-        shown = subprocess.run([PROGRAM, "status", "--base-url",
-                                f"http://127.0.0.1:{self.server.port}"], check=True,
-                               capture_output=True, text=True).stdout
+        shown = self.run_ok("status", "--base-url", self.url)
         table = shown[shown.index("CLASS"):]
         for fingerprint in (self.plain, self.exact):
             self.assertIn(fingerprint, table)
@@ -164,13 +127,13 @@ class Classes(unittest.TestCase):
         for number in range(0, 40, 2):
             stream = Stream(self.server, request(number, LONG))
             running = pool.submit(stream.run)
-            self.wait_for(lambda: len(stream.tokens) > 3, "it has tokens")
+            wait_for(lambda: len(stream.tokens) > 3, "it has tokens", LIMIT_S)
             if stream.tokens[0][1] == fingerprint:
                 return stream, running
         raise AssertionError(f"no request went to {fingerprint}")
 
     def test_a_request_keeps_to_its_class(self):
-        self.controller("--data-parallel-size", "2")
+        self.serve("--data-parallel-size", "2")
         worker = self.worker("a", "plain")
         self.worker("b", "exact")
         self.wait_for_pipelines(self.plain, self.exact)
@@ -183,25 +146,23 @@ class Classes(unittest.TestCase):
             self.assertFalse(running.done())
             self.worker("a", "plain")
             running.result(LIMIT_S)
-        self.assertIsNone(stream.error)
         self.assertEqual({fingerprint for _, fingerprint in stream.tokens}, {self.plain})
         expected = self.complete(self.alone[self.plain], stream.asked)
         self.assertEqual(stream.texts(), expected["choices"][0]["logprobs"]["tokens"])
         self.assertEqual(stream.of_all, self.plain)
 
     def test_a_request_leaves_its_class_with_the_option(self):
-        self.controller("--cross-class-replay")
+        self.serve("--cross-class-replay")
         worker = self.worker("a", "plain")
         self.wait_for_pipelines(self.plain)
         self.worker("b", "exact")
-        note = self.wait_for(lambda: [w["note"] for w in self.server.status()["workers"]
-                                      if w["name"] == "b"], "b joins")[0]
+        status = self.wait_for(lambda s: any(w["name"] == "b" for w in s["workers"]), LIMIT_S)
+        note = next(w["note"] for w in status["workers"] if w["name"] == "b")
         self.assertIn("it is spare, because its bits differ", note)
         with concurrent.futures.ThreadPoolExecutor() as pool:
             stream, running = self.begin_long_one(pool, self.plain)
             worker.kill()
             running.result(LIMIT_S)
-        self.assertIsNone(stream.error)
         self.assertEqual(len(stream.tokens), LONG)
         fingerprints = [fingerprint for _, fingerprint in stream.tokens]
         before = fingerprints.count(self.plain)
@@ -211,25 +172,23 @@ class Classes(unittest.TestCase):
         expected = self.complete(self.alone[self.plain], stream.asked)
         texts = stream.texts()
         self.assertEqual(texts[:before], expected["choices"][0]["logprobs"]["tokens"][:before])
-        prompt = json.loads(self.server.post("/tokenize", {"prompt": stream.asked["prompt"]})[1])
+        prompt = self.server.json("/tokenize", {"prompt": stream.asked["prompt"]})
         rest = {**stream.asked, "prompt": prompt["tokens"] + token_ids(texts[:before]),
                 "max_tokens": LONG - before}
         expected = self.complete(self.alone[self.exact], rest)
         self.assertEqual(texts[before:], expected["choices"][0]["logprobs"]["tokens"])
 
     def test_a_plan_that_joins_classes_is_refused(self):
-        self.controller()
+        self.serve()
         self.worker("a", "plain")
         self.wait_for_pipelines(self.plain)
         self.worker("b", "exact")
-        self.wait_for(lambda: len(self.server.status()["workers"]) == 2, "b joins")
+        self.wait_for(lambda s: len(s["workers"]) == 2, LIMIT_S)
         plan = self.folder / "plan.yaml"
         plan.write_text("format: 1\nmodel: demo\nlayers: 4\nstages:\n"
                         "  - {stage: 0, nodes: [a], layers: [0, 2]}\n"
                         "  - {stage: 1, nodes: [b], layers: [2, 4]}\n")
-        done = subprocess.run([PROGRAM, "plan", "apply", str(plan), "--base-url",
-                               f"http://127.0.0.1:{self.server.port}"], capture_output=True,
-                              text=True, timeout=60, check=False)
+        done = run(PROGRAM, "plan", "apply", plan, "--base-url", self.url, status=None)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("the plan passes activations or KV between a and b, whose bits differ",
                       done.stderr)

@@ -9,15 +9,15 @@ import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 import unittest
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import take_paths  # noqa: E402
+from harness.cluster import JoinedCluster, answers_of_one_process  # noqa: E402
+from harness.ports import LINK_BYTES, Link  # noqa: E402
+from harness.processes import START_LIMIT_S, run  # noqa: E402
 
-from cluster_processes import LINK_BYTES, START_LIMIT_S, Link, answers_of_one_process
-from joined_cluster import JoinedCluster
-
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+PROGRAM, MODEL = take_paths(2)
 FAR_S = 0.02  # from the controller to worker b, and back
 REQUEST = {"prompt": "The harbour lay still, and", "max_tokens": 60, "temperature": 0.9, "seed": 3,
            "ignore_eos": True}
@@ -109,18 +109,15 @@ class Described(JoinedCluster):
         text = self.describe()
         self.assertIn("# no profile: ", text)
         self.assertNotIn("region", text.replace("within_region", ""))
-        done = subprocess.run(
-            [PROGRAM, "cluster", "describe", "--base-url", self.url, "--wait", "1"], text=True,
-            capture_output=True, timeout=START_LIMIT_S, check=False)
-        self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+        done = run(PROGRAM, "cluster", "describe", "--base-url", self.url, "--wait", "1", status=1)
+        self.assertEqual(done.stdout, "", done.stderr)
         self.assertRegex(done.stderr, "(?m)^waiting: no profile of quiet")
         self.assertRegex(done.stderr, "after 1 s: no profile of quiet.*leave out --wait")
         file = self.folder / "cluster.yaml"
         self.run_ok("cluster", "describe", "--base-url", self.url, "--out", file)
         self.assertEqual(file.read_text(), text)
-        done = subprocess.run([PROGRAM, "plan", "--cluster", file, "--model", MODEL], text=True,
-                              capture_output=True, timeout=START_LIMIT_S, check=False)
-        self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+        done = run(PROGRAM, "plan", "--cluster", file, "--model", MODEL, status=1)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
         self.assertIn("node 'quiet'", done.stderr)
 
     def test_a_profile_of_another_model_is_refused_at_the_start(self):
@@ -137,7 +134,6 @@ class Described(JoinedCluster):
             with self.subTest(words):
                 worker = self.join("wrong", "--profile", profile)
                 worker.process.wait(START_LIMIT_S)
-                worker.forget()
                 said = [line for line in worker.lines if re.match("millrace worker:", line)]
                 self.assertEqual(len(said), 1, worker.lines)
                 self.assertIn(words, said[0])

@@ -14,6 +14,7 @@ the fault until the controller counts a worker as lost, and replay, the rest. A 
 import argparse
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import http.client
 import json
@@ -22,12 +23,17 @@ import pathlib
 import random
 import signal
 import sys
+import tempfile
 import threading
 import time
 import unittest
 
-import cluster_resources
-from cluster_processes import STREAM_LIMIT_S, Linked, Server
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.http import ANSWER_LIMIT_S, UnixConnection, send  # noqa: E402
+from harness.ports import Link, free_port  # noqa: E402
+from harness.processes import Process, Server, make_token  # noqa: E402
+
+import cluster_resources  # noqa: E402
 
 parser = argparse.ArgumentParser()
 parser.add_argument("program")
@@ -87,12 +93,56 @@ class Watch:
         self.thread.join()
 
     def follow(self):
-        with self.server.connect_admin() as connection:
+        with contextlib.closing(UnixConnection(self.server.admin_path)) as connection:
             while not self.over.wait(STATUS_EVERY_S):
-                connection.request("GET", "/cluster/status")
-                status = json.loads(connection.getresponse().read())
+                status = json.loads(send(connection, "GET", "/cluster/status").read())
                 while self.before + len(self.lost) < status["counters"]["workers_lost"]:
                     self.lost.append(time.monotonic())
+
+
+class Linked(Server):
+    """A controller and workers of ours, each of whom reaches it over a link of its own."""
+
+    def __init__(self, program, model, names):
+        self.folder = tempfile.TemporaryDirectory()
+        token, port = make_token(program, self.folder.name), free_port()
+        super().__init__(program, "serve", model, "--cluster", f"sqlite:{self.folder.name}/state",
+                         "--listen", f"127.0.0.1:{port}", "--token", token,
+                         "--pipeline-parallel-size", str(len(names)))
+        self.links = {name: Link(port) for name in names}
+        self.processes = {
+            name: Process(program, "worker", model, "--join", f"127.0.0.1:{link.port}", "--token",
+                          token, "--name", name, "--threads", "1").process
+            for name, link in self.links.items()}
+
+    def workers(self):
+        return {name: process.pid for name, process in self.processes.items()
+                if process.poll() is None}
+
+    def stop(self):
+        try:
+            return super().stop()
+        finally:
+            for process in self.processes.values():
+                process.kill()
+                process.wait(10)
+            for link in self.links.values():
+                link.close()
+            self.folder.cleanup()
+
+
+def settle(server, workers):
+    """Waits until all workers serve and nothing runs, and returns what is held then."""
+    def settled(status):
+        serving = [w for w in status["workers"] if w["state"] == "serving"]
+        return (len(serving) == len(server.workers()) == workers and
+                not any(status[what] for what in ("missing", "requests", "moving", "changing")) and
+                not any(pipeline["blocks_used"] for pipeline in status["pipelines"]))
+
+    server.wait_for_status(settled)
+    pids = list(server.workers().values())
+    return cluster_resources.least(
+        lambda: cluster_resources.sample(server.process.pid, pids, server.status()))
 
 
 @dataclasses.dataclass
@@ -213,7 +263,7 @@ class Faults(unittest.TestCase):
         return self.tidy(Server(PROGRAM, "up", options.model, *arguments))
 
     def tidy(self, server):
-        self.addCleanup(server.close)
+        self.addCleanup(server.stop)
         server.wait_until_ready()
         return server
 
@@ -225,7 +275,7 @@ class Faults(unittest.TestCase):
                 streams = [pool.submit(server.stream, request) for request in self.asked]
                 disturb(server, lambda: all(s.done() for s in streams))
                 for stream, expected in zip(streams, self.expected):
-                    text, times = stream.result(STREAM_LIMIT_S)
+                    text, times = stream.result(ANSWER_LIMIT_S)
                     self.assertEqual(text, expected)
                     gaps.append(max((b - a for a, b in zip(times, times[1:])), default=0))
         return gaps
@@ -249,7 +299,7 @@ class Faults(unittest.TestCase):
             fault = inflict(server, kind, rng)
             for stream, expected in zip(streams, self.expected):
                 try:
-                    text, times = stream.result(STREAM_LIMIT_S)
+                    text, times = stream.result(ANSWER_LIMIT_S)
                 except (AssertionError, OSError, http.client.HTTPException) as error:
                     print(f"a stream failed: {error}", flush=True)
                     fault.differ += 1
@@ -273,7 +323,7 @@ class Faults(unittest.TestCase):
         for i, kind in enumerate(kinds):
             fault = self.one_fault(server, kind, rng)
             faults.append(fault)
-            now = server.settle(workers)
+            now = settle(server, workers)
             held.append(now.counts)
             print(f"fault {i}: {fault}; {now}", flush=True)
         report(faults, options.streams)

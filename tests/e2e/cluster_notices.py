@@ -9,28 +9,23 @@ Usage: cluster_notices.py PROGRAM MODEL [unittest arguments]
 import contextlib
 import itertools
 import json
-import os
 import pathlib
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
 import unittest
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import take_paths  # noqa: E402
+from harness.cluster import REPLICAS, JoinedCluster, answers_of_one_process  # noqa: E402
 
-from cluster_processes import answers_of_one_process
-from fake_metadata import FakeMetadata, rfc3339
-from joined_cluster import REPLICAS, JoinedCluster
+from fake_metadata import FakeMetadata, rfc3339  # noqa: E402
 
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+PROGRAM, MODEL = take_paths(2)
 STREAMS = 4
 TOKENS = 900
 LIMIT_S = 60
-# Whatever this machine looks like.
-for name in ("KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID"):
-    os.environ.pop(name, None)
 
 
 def requests():
@@ -113,11 +108,8 @@ class Notices(JoinedCluster):
         self.assertEqual((counters["replays"], counters["pipelines_lost"]), (0, 0))
 
     def notices(self):
-        _, text = self.server.get("/metrics")
-        found = re.findall(r"(?m)^millrace_notices_total\{([^}]*)\} (\S+)$", text)
-        return {(re.search(r'source="(\w+)"', labels).group(1),
-                 re.search(r'kind="(\w+)"', labels).group(1)): float(value)
-                for labels, value in found}
+        return {(labels["source"], labels["kind"]): value
+                for labels, value in self.server.metrics().family("millrace_notices_total")}
 
     def start_second(self, source, *more):
         worker = self.worker("b", source, *more)
@@ -207,7 +199,7 @@ class Notices(JoinedCluster):
             self.wait_for(lambda s: any(p["workers"] == ["b"] and p["state"] == "open" and
                                         p["requests"] for p in s["pipelines"]))
             self.assertEqual(self.server.status()["counters"]["joins"], joins,
-                             "".join(self.server.lines))
+                             self.server.output)
 
     def test_a_soft_notice_moves_nothing(self):
         self.start_second("aws")
@@ -216,10 +208,8 @@ class Notices(JoinedCluster):
             seen = self.until("b", lambda w: w["notice"])
             self.assertFalse(seen["notice"]["leaves"])
             self.assertEqual(seen["state"], "serving")
-            shown = subprocess.run([PROGRAM, "status", "--base-url",
-                                    f"http://127.0.0.1:{self.server.port}"],
-                                   capture_output=True, text=True, check=True).stdout
-            self.assertIn("b: may leave (aws: rebalance)", shown)
+            self.assertIn("b: may leave (aws: rebalance)",
+                          self.run_ok("status", "--base-url", self.url))
             time.sleep(1)
             self.assertEqual(self.of("b")["state"], "serving")
         self.assertEqual(self.server.status()["counters"]["moves"], 0)

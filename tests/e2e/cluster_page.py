@@ -9,46 +9,22 @@ import json
 import os
 import pathlib
 import re
-import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.namespaces import Network, skip_if_unavailable  # noqa: E402
+from harness.processes import Process, run  # noqa: E402
+
 PROGRAM, SOURCE = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
 PAGE = (SOURCE / "docs" / sys.argv[3]).read_text()
-BRIDGE = f"mrb{os.getpid() % 10000}"
 ON_MACHINE = r"\*\*On (\d+\.\d+\.\d+\.\d+):\*\*"
 MACHINES = sorted(set(re.findall(ON_MACHINE, PAGE)))
 # The machines of the second kind, where a page has two.
 SMALL = {"10.77.0.4", "10.77.0.5"}
 LIMIT_S = 120
-SKIPPED = 77
-
-
-def sh(command):
-    subprocess.run(command, shell=True, check=True, capture_output=True)
-
-
-def space(machine):
-    return f"{BRIDGE}-{machine.rsplit('.', 1)[1]}"
-
-
-def make_network():
-    sh(f"ip netns add {BRIDGE} && ip -n {BRIDGE} link add br0 type bridge && "
-       f"ip -n {BRIDGE} link set br0 up")
-    for machine in MACHINES:
-        name = space(machine)
-        sh(f"ip netns add {name} && ip -n {name} link set lo up && "
-           f"ip -n {name} link add eth0 type veth peer name port{name[-1]} netns {BRIDGE} && "
-           f"ip -n {name} addr add {machine}/24 dev eth0 && ip -n {name} link set eth0 up && "
-           f"ip -n {BRIDGE} link set port{name[-1]} master br0 up")
-
-
-def remove_network():
-    for name in [space(m) for m in MACHINES] + [BRIDGE]:
-        subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 
 def blocks():
@@ -66,42 +42,37 @@ def blocks():
 
 
 class Cluster:
-    def __init__(self, folder):
-        self.folder = folder
-        self.background = []
-        self.environment = {**os.environ, "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"}
+    def __init__(self, network, folder):
+        self.network, self.folder = network, folder
+        self.background = []  # commands and their processes
+        # A page's workers measure profiles, unlike those of other tests.
+        self.environment = {**os.environ, "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}",
+                            "MILLRACE_MEASURE_PROFILE": "true"}
 
     def run(self, machine, command):
-        words = ["ip", "netns", "exec", space(machine), "sh", "-c"]
+        words = [*self.network.enter(machine), "sh", "-c"]
         # The machines share one file system, where each has its own place for sockets and profiles.
-        own = self.folder / space(machine)
+        own = self.folder / machine
         own.mkdir(mode=0o700, exist_ok=True)
         environment = {**self.environment, "XDG_RUNTIME_DIR": str(own), "XDG_CACHE_HOME": str(own)}
         if "millrace worker" in command:
             environment["MILLRACE_THREADS"] = "1" if machine in SMALL else "2"
         if command.endswith("&"):
-            log = open(self.folder / f"log-{len(self.background)}", "w", encoding="utf-8")
-            process = subprocess.Popen([*words, "exec " + command[:-1]], cwd=self.folder,
-                                       env=environment, stdout=log, stderr=log)
-            self.background.append((command, process, log))
+            self.background.append((command, Process(*words, "exec " + command[:-1],
+                                                     cwd=self.folder, env=environment)))
             time.sleep(1)
             return ""
-        done = subprocess.run([*words, command], cwd=self.folder, env=environment, text=True,
-                              capture_output=True, timeout=LIMIT_S, check=False)
+        done = run(*words, command, status=None, limit_s=LIMIT_S, cwd=self.folder, env=environment)
         if done.returncode != 0:
             raise AssertionError(f"{command}\n{done.stdout}{done.stderr}\n{self.logs()}")
         return done.stdout
 
     def logs(self):
-        return "\n".join(f"-- {command}\n" + (self.folder / f"log-{i}").read_text()
-                         for i, (command, _, _) in enumerate(self.background))
+        return "\n".join(f"-- {command}\n{process.output}" for command, process in self.background)
 
     def stop(self):
-        for _, process, _ in reversed(self.background):
-            process.send_signal(signal.SIGKILL)
-        for _, process, log in self.background:
-            process.wait()
-            log.close()
+        for _, process in reversed(self.background):
+            process.kill()
 
 
 def completion(cluster, tokens):
@@ -114,9 +85,8 @@ def completion(cluster, tokens):
 
 def cut_links(cluster, expected, tokens):
     """While it answers, a worker's cable is out for longer than it is waited for."""
-    command = ["ip", "-n", BRIDGE, "link", "set", "port3"]
-    cutter = subprocess.Popen(
-        ["sh", "-c", f"sleep 0.05; {' '.join(command)} down; sleep 6; {' '.join(command)} up"])
+    out, back = (cluster.network.cable("10.77.0.3", state) for state in ("down", "up"))
+    cutter = subprocess.Popen(["sh", "-c", f"sleep 0.05; {out}; sleep 6; {back}"])
     begin = time.monotonic()
     text = completion(cluster, tokens)
     took = time.monotonic() - begin
@@ -127,18 +97,9 @@ def cut_links(cluster, expected, tokens):
 
 
 def main():
-    programs = ["ip"] + (["etcd"] if "etcd" in PAGE else [])
-    if os.geteuid() != 0 or not all(shutil.which(program) for program in programs):
-        print("needs root and", ", ".join(programs))
-        return SKIPPED
-    try:
-        make_network()
-    except subprocess.CalledProcessError as error:
-        remove_network()
-        print("no network namespaces here:", error.stderr.decode())
-        return SKIPPED
-    with tempfile.TemporaryDirectory() as temporary:
-        cluster = Cluster(pathlib.Path(temporary))
+    programs = ["ip", *(["etcd"] if "etcd" in PAGE else [])]
+    with Network("mrb", MACHINES, programs) as network, tempfile.TemporaryDirectory() as temporary:
+        cluster = Cluster(network, pathlib.Path(temporary))
         (cluster.folder / "models").symlink_to(SOURCE / "models")
         try:
             for machine, command in blocks():
@@ -157,9 +118,7 @@ def main():
             raise
         finally:
             cluster.stop()
-            remove_network()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(skip_if_unavailable(main))

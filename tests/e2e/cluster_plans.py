@@ -10,15 +10,14 @@ import pathlib
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import unittest
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import take_paths  # noqa: E402
+from harness.cluster import REPLICAS, JoinedCluster, answers_of_one_process  # noqa: E402
+from harness.processes import run  # noqa: E402
 
-from cluster_processes import answers_of_one_process
-from joined_cluster import REPLICAS, JoinedCluster
-
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+PROGRAM, MODEL = take_paths(2)
 STREAMS = 6
 TOKENS = 200
 LIMIT_S = 60
@@ -55,7 +54,7 @@ class Plans(JoinedCluster):
         path.write_text(text)
         return str(path)
 
-    def start(self, plan):
+    def serve_plan(self, plan):
         self.serve("--plan", self.plan_file(plan))
 
     def metrics(self):
@@ -84,7 +83,7 @@ class Plans(JoinedCluster):
             self.assertEqual(one.result(LIMIT_S)[0], expected)
 
     def test_a_replica_leaves_and_its_requests_stay(self):
-        self.start(REPLICAS)
+        self.serve_plan(REPLICAS)
         self.assertEqual(self.server.get("/ready")[0], 503)
         self.join("a")
         self.server.wait_until_ready()
@@ -97,7 +96,7 @@ class Plans(JoinedCluster):
             running = self.stream_all(pool)
             self.wait_for(lambda s: any(pipeline["workers"] == ["b"] and pipeline["requests"]
                                         for pipeline in s["pipelines"]))
-            second.process.send_signal(signal.SIGTERM)
+            second.send_signal(signal.SIGTERM)
             self.assertEqual(second.process.wait(LIMIT_S), 0)
             self.assertEqual(self.server.get("/ready")[0], 200)
             self.assertFalse(all(one.done() for one in running), "too late to matter")
@@ -109,9 +108,8 @@ class Plans(JoinedCluster):
             self.assertGreaterEqual(value, before[name][1], name)
 
     def apply(self, plan):
-        return subprocess.run([PROGRAM, "plan", "apply", self.plan_file(plan), "--base-url",
-                               self.url], capture_output=True, text=True, timeout=LIMIT_S,
-                              check=False)
+        return run(PROGRAM, "plan", "apply", self.plan_file(plan), "--base-url", self.url, status=None,
+                   limit_s=LIMIT_S)
 
     def weights(self):
         """The bytes of each worker, and what was kept and read since the controller's start."""
@@ -120,7 +118,7 @@ class Plans(JoinedCluster):
         return held, status["counters"]["weights_kept"], status["counters"]["weights_from_disk"]
 
     def test_a_change_of_plan_reads_only_the_layers_that_are_missing(self):
-        self.start(PIPELINE)
+        self.serve_plan(PIPELINE)
         first = self.join("a")
         self.server.wait_for("worker a joined")
         self.join("b")
@@ -145,7 +143,7 @@ class Plans(JoinedCluster):
         self.assertTrue(first.said(r"layers 0-2 are loaded \(.*: .* kept, 0 B from other workers, "))
 
     def test_a_plan_that_cannot_be_loaded_is_given_up(self):
-        self.start(PIPELINE)
+        self.serve_plan(PIPELINE)
         self.join("a")
         self.server.wait_for("worker a joined")  # else the second could take the first's layers
         copy = self.folder / "copy" / "demo"
@@ -168,14 +166,12 @@ class Plans(JoinedCluster):
         status = self.server.status()
         self.assertEqual(status["given_up"]["plan"], 2)
         self.assertEqual([w["state"] for w in status["workers"]], ["serving", "serving"])
-        shown = subprocess.run([PROGRAM, "status", "--base-url",
-                                f"http://127.0.0.1:{self.server.port}"],
-                               capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
-        self.assertIn("plan 2 was given up: worker b cannot load layers 3-3: ", shown)
+        self.assertIn("plan 2 was given up: worker b cannot load layers 3-3: ",
+                      self.run_ok("status", "--base-url", self.url))
         self.assertTrue(self.server.said("gave up plan 2; plan 1 stays in force"))
         # The next controller begins with the plan that was in force.
         self.assertEqual(self.server.stop(), 0)
-        self.start(PIPELINE)
+        self.serve_plan(PIPELINE)
         self.assertEqual(self.server.said("starting with the plan that was applied last"), [])
 
 

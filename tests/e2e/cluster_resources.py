@@ -2,9 +2,10 @@
 import dataclasses
 import os
 import pathlib
-import re
 import statistics
 import time
+
+from harness import proc
 
 SAMPLES = 3  # the least of them counts: connections of those who just left are being closed
 SAMPLE_PAUSE_S = 0.2
@@ -14,7 +15,6 @@ SAMPLE_PAUSE_S = 0.2
 SLACK = {"controller fds": 8, "worker fds": 8, "memfds": 4, "shm entries": 0, "KV blocks": 0}
 WARM_UP_SHARE, WARM_UP_MIN = 0.2, 2
 LAST_SHARE = 0.25
-RSS_KIB = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
 
 
 @dataclasses.dataclass
@@ -56,10 +56,7 @@ def shm_entries():
 def sample(controller, workers, status):
     """`workers`: process ids; `status`: of /cluster/status, while nothing runs."""
     inodes = set().union(*(memfds(pid) for pid in [controller, *workers]))
-    rss_kib = 0
-    for pid in [controller, *workers]:
-        found = RSS_KIB.search(pathlib.Path(f"/proc/{pid}/status").read_text())
-        rss_kib += int(found.group(1)) if found else 0
+    rss_bytes = sum(map(proc.memory_bytes, [controller, *workers]))
     counts = {
         "controller fds": len(descriptors(controller)),
         "worker fds": max(len(descriptors(pid)) for pid in workers),
@@ -67,7 +64,7 @@ def sample(controller, workers, status):
         "shm entries": shm_entries(),
         "KV blocks": sum(pipeline["blocks_used"] for pipeline in status["pipelines"]),
     }
-    return Held(counts, rss_kib / 1024)
+    return Held(counts, rss_bytes / 2**20)
 
 
 def least(take):

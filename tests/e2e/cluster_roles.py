@@ -16,16 +16,17 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-import prometheus_text
-from cluster_processes import Process, Server, answers_of_one_process, free_port
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness import prometheus  # noqa: E402
+from harness.cases import take_paths  # noqa: E402
+from harness.cluster import JoinedCluster, answers_of_one_process  # noqa: E402
+from harness.processes import Process  # noqa: E402
 
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-SOURCE = pathlib.Path(sys.argv.pop(1)).resolve()
-MODEL = str(SOURCE / "models" / "demo")
+PROGRAM, SOURCE = take_paths(2)
+MODEL = f"{SOURCE}/models/demo"
 SECTION = "## Prefill and decode apart"
 STREAMS = 6
 TOKENS = 120
@@ -45,24 +46,22 @@ def requests():
 
 
 def documented_commands():
-    page = (SOURCE / "docs" / "cluster.md").read_text()
+    page = pathlib.Path(SOURCE, "docs", "cluster.md").read_text()
     section = page[page.index(SECTION):]
     section = section[:section.index("\n## ", 1)]
     blocks = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     return [line for block in blocks for line in block.splitlines()]
 
 
-class Roles(unittest.TestCase):
+class Roles(JoinedCluster):
+    PROGRAM, MODEL = PROGRAM, MODEL
+
     @classmethod
     def setUpClass(cls):
         cls.expected = answers_of_one_process(PROGRAM, MODEL, requests(), "--threads", "1")
 
-    def start(self, *words):
-        self.server = Server(PROGRAM, *words)
-        self.addCleanup(self.server.close)
-
     def wait_for(self, wanted):
-        return self.server.wait_for_status(wanted, LIMIT_S)
+        return super().wait_for(wanted, LIMIT_S)
 
     def wait_for_roles(self, roles):
         """The open pipelines by role, and nothing else."""
@@ -97,8 +96,8 @@ class Roles(unittest.TestCase):
         self.assertEqual(len(others), 2)
         for command in others:
             command = command.replace("127.0.0.1:8000", f"127.0.0.1:{self.server.port}")
-            command = command.replace("millrace status", f"{PROGRAM} status --base-url "
-                                      f"http://127.0.0.1:{self.server.port}")
+            command = command.replace("millrace status",
+                                      f"{PROGRAM} status --base-url {self.url}")
             done = subprocess.run(command, shell=True, capture_output=True, text=True,
                                   timeout=LIMIT_S, check=True)
             self.assertRegex(done.stdout, '"choices"|\nPREFILL\n')
@@ -106,25 +105,23 @@ class Roles(unittest.TestCase):
     def check_phases(self):
         """A request that is handed over spends time on the way, and says so."""
         asked = {**request(STREAMS), "return_metrics": True}
-        metrics = json.loads(self.server.post("/v1/completions", asked)[1])["metrics"]
+        metrics = self.server.json("/v1/completions", asked)["metrics"]
         for phase in ("prefill_s", "transfer_s", "decode_s"):
             self.assertGreater(metrics[phase], 0, metrics)
         total = sum(metrics[f"{phase}_s"]
                     for phase in ("queue", "prefill", "hold", "transfer", "decode"))
         self.assertLessEqual(total, metrics["e2e_s"])
-        text = self.server.get("/metrics")[1]
         for name in ("hold", "transfer"):
-            found = re.search(rf"millrace_request_{name}_time_seconds_sum{{.*}} (\S+)", text)
-            self.assertGreater(float(found.group(1)), 0, name)
+            name = f"millrace_request_{name}_time_seconds_sum"
+            self.assertGreater(self.server.metric(name), 0, name)
 
     def metrics(self):
-        return prometheus_text.parse(self.server.get("/metrics")[1])
+        return prometheus.parse(self.server.get("/metrics")[1])
 
     @contextlib.contextmanager
     def watched(self, lines):
         """`millrace status --watch` meanwhile."""
-        watch = Process(PROGRAM, "status", "--watch", "--base-url",
-                        f"http://127.0.0.1:{self.server.port}")
+        watch = Process(PROGRAM, "status", "--watch", "--base-url", self.url)
         try:
             watch.wait_for("^STAGE ")
             yield
@@ -220,26 +217,11 @@ class Roles(unittest.TestCase):
         self.stream_while(lambda: None)
         self.metrics()
 
-    def serve_cluster(self, *words):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.token = f"{folder.name}/cluster.token"
-        subprocess.run([PROGRAM, "token", "--out", self.token], check=True, capture_output=True)
-        self.workers_port = free_port()
-        self.start("serve", MODEL, "--cluster", f"sqlite:{folder.name}/state", "--listen",
-                   f"127.0.0.1:{self.workers_port}", "--token", self.token, *words)
-
-    def worker(self, name):
-        worker = Process(PROGRAM, "worker", MODEL, "--join", f"127.0.0.1:{self.workers_port}",
-                         "--token", self.token, "--name", name, "--threads", "1")
-        self.addCleanup(worker.stop)
-        return worker
-
     def test_replicas_of_two_stages(self):
         """Four workers; one goes for good and another takes its place later."""
-        self.serve_cluster("--data-parallel-size", "2", "--pipeline-parallel-size", "2",
-                           "--dispatch", "round-robin")
-        workers = {name: self.worker(name) for name in "abcd"}
+        self.serve("--data-parallel-size", "2", "--pipeline-parallel-size", "2",
+                   "--dispatch", "round-robin")
+        workers = {name: self.join(name) for name in "abcd"}
         self.server.wait_until_ready()
         status = self.wait_for_roles({"both": 2})
         self.assertEqual([len(p["workers"]) for p in status["pipelines"]], [2, 2])
@@ -249,7 +231,7 @@ class Roles(unittest.TestCase):
             self.wait_for_roles({"both": 1})
 
         self.stream_while(lose_one)
-        self.worker("e")
+        self.join("e")
         self.wait_for_roles({"both": 2})
         self.stream_while(lambda: None)
         # Both get requests.

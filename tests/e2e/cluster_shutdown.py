@@ -5,22 +5,18 @@ or the controller is killed, while requests run and while none does. Every proce
 Usage: cluster_shutdown.py PROGRAM MODEL [unittest arguments]
 """
 import itertools
-import os
 import pathlib
 import signal
 import sys
 import threading
 import time
 import unittest
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import take_paths  # noqa: E402
+from harness.cluster import JoinedCluster  # noqa: E402
 
-from joined_cluster import JoinedCluster
-
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+PROGRAM, MODEL = take_paths(2)
 END_LIMIT_S = 40  # more than --shutdown-timeout, 5 s here
-# Whatever this machine looks like.
-for name in ("KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID"):
-    os.environ.pop(name, None)
 
 
 class Shutdown(JoinedCluster):
@@ -46,7 +42,7 @@ class Shutdown(JoinedCluster):
 
     def send(self, number, *processes):
         for process in processes:
-            process.process.send_signal(number)
+            process.send_signal(number)
 
     def expect_all_end(self):
         end = time.monotonic() + END_LIMIT_S

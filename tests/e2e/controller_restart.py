@@ -8,16 +8,19 @@ Usage: controller_restart.py PROGRAM MODEL [--streams N] [--kills N] [unittest a
 import concurrent.futures
 import contextlib
 import http.client
-import json
+import pathlib
 import shutil
-import subprocess
 import sys
 import threading
 import time
 import unittest
 
-from cluster_processes import STREAM_LIMIT_S, free_port
-from restart_harness import GRACE, PROGRAM, ClusterTest, Stream, options, rest
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.http import ANSWER_LIMIT_S, Api, send  # noqa: E402
+from harness.ports import free_port  # noqa: E402
+from harness.processes import run  # noqa: E402
+
+from restart_harness import GRACE, PROGRAM, ClusterTest, Stream, options, rest  # noqa: E402
 
 
 class ControllerDies(ClusterTest):
@@ -40,17 +43,15 @@ class ControllerDies(ClusterTest):
         self.workers(workers_port)
         for _ in range(2):
             controller.wait_for("every layer")
-            controller.process.kill()
-            controller.process.wait()
+            controller.kill()
             controller = self.controller(port, workers_port)
         controller.wait_for("leading, term")
-        controller.process.kill()
-        controller.process.wait()
+        controller.kill()
         shutil.rmtree(self.folder / "state")
         controller = self.controller(port, workers_port)
         controller.wait_for("every layer")
         self.run_all([Stream([port], request) for request in self.asked[:1]])
-        self.assertEqual(controller.stop(), 0, "".join(controller.lines))
+        self.assertEqual(controller.stop(), 0, controller.output)
 
     def check_goes_on(self, cut):
         port, workers_port = free_port(), free_port()
@@ -67,7 +68,7 @@ class ControllerDies(ClusterTest):
                 print(f"all layers again after {time.monotonic() - killed:.2f} s", flush=True)
                 controller.wait_for(r"recovered \d+ streams")
             for one in running:
-                one.result(STREAM_LIMIT_S)
+                one.result(ANSWER_LIMIT_S)
         self.check(streams, workers)
         # Who has lost all of it may still fetch the whole.
         for stream in streams:
@@ -75,7 +76,7 @@ class ControllerDies(ClusterTest):
             again.events = [(f"cmpl-{stream.request['request_id']}:0", "")]
             again.run()
             self.assertEqual(again.events[1:], stream.events)
-        self.assertEqual(controller.stop(), 0, "".join(controller.lines))
+        self.assertEqual(controller.stop(), 0, controller.output)
 
     def test_a_standby_takes_over(self):
         ports, workers_ports = [free_port(), free_port()], [free_port(), free_port()]
@@ -92,7 +93,7 @@ class ControllerDies(ClusterTest):
             standby.wait_for("every layer")
             print(f"all layers again after {time.monotonic() - killed:.2f} s", flush=True)
             for one in running:
-                one.result(STREAM_LIMIT_S)
+                one.result(ANSWER_LIMIT_S)
         self.check(streams, workers)
 
     def test_several_prompts_and_logprobs_go_on(self):
@@ -109,7 +110,7 @@ class ControllerDies(ClusterTest):
                 controller.wait_for("every layer")
                 controller.wait_for(f"recovered {len(streams)} streams")
             for one in running:
-                one.result(STREAM_LIMIT_S)
+                one.result(ANSWER_LIMIT_S)
         self.check_numbers(streams)
         for stream, expected in zip(streams, self.wide_expected):
             self.assertEqual(stream.by_choice(), expected)
@@ -119,13 +120,10 @@ class ControllerDies(ClusterTest):
         port, workers_port = free_port(), free_port()
         controller = self.controller(port, workers_port)
         controller.wait_for("leading, term")
-        with contextlib.closing(
-                http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        with Api(port).connect() as connection:
             while True:  # it waits for workers, but for its head it need not
-                connection.request("POST", "/v1/completions",
-                                   json.dumps({**self.asked[0], "stream": True}),
-                                   {"Content-Type": "application/json"})
-                reply = connection.getresponse()
+                reply = send(connection, "POST", "/v1/completions",
+                             {**self.asked[0], "stream": True})
                 if reply.status != 503:
                     break
                 reply.read()
@@ -160,9 +158,9 @@ class ControllerDies(ClusterTest):
             controller = up()
             controller.wait_for(r"recovered \d+ streams")
             for one in running:
-                one.result(STREAM_LIMIT_S)
+                one.result(ANSWER_LIMIT_S)
         self.check(streams, [])
-        self.assertEqual(controller.stop(), 0, "".join(controller.lines))
+        self.assertEqual(controller.stop(), 0, controller.output)
 
     def test_with_a_journal_on_the_disk_before_clients_hear(self):
         port, workers_port = free_port(), free_port()
@@ -177,7 +175,7 @@ class ControllerDies(ClusterTest):
             controller = self.controller(port, workers_port, *always)
             controller.wait_for("every layer")
             for one in running:
-                one.result(STREAM_LIMIT_S)
+                one.result(ANSWER_LIMIT_S)
         self.check(streams, workers)
 
     @staticmethod
@@ -195,8 +193,7 @@ class ControllerDies(ClusterTest):
         plan.write_text("format: 1\nmodel: demo\nlayers: 4\nstages:\n"
                         "  - {stage: 0, nodes: [b], layers: [0, 1]}\n"
                         "  - {stage: 1, nodes: [a], layers: [1, 4]}\n")
-        subprocess.run([PROGRAM, "plan", "apply", str(plan), "--base-url",
-                        f"http://127.0.0.1:{port}"], check=True, timeout=60)
+        run(PROGRAM, "plan", "apply", plan, "--base-url", f"http://127.0.0.1:{port}")
         self.assertEqual(self.layers(controller), wanted)
         controller.kill()
         controller = self.controller(port, workers_port)
@@ -215,12 +212,9 @@ class ControllerDies(ClusterTest):
         controller.wait_for("every layer")
 
         def ask():
-            with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(
-                    http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
-                connection.request("POST", "/v1/completions", json.dumps(
-                    {"prompt": "x", "max_tokens": 900, "ignore_eos": True}),
-                                   {"Content-Type": "application/json"})
-                connection.getresponse().read()
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                Api(port).post("/v1/completions",
+                               {"prompt": "x", "max_tokens": 900, "ignore_eos": True})
 
         client = threading.Thread(target=ask)
         client.start()
@@ -230,7 +224,7 @@ class ControllerDies(ClusterTest):
         controller = self.controller(port, workers_port)
         controller.wait_for("every layer")
         self.assertEqual(len(controller.said("recovered 0 streams.* dropped 1 requests")), 1,
-                         "".join(controller.lines))
+                         controller.output)
         self.assertEqual(controller.status()["requests"], 0)
 
 

@@ -11,15 +11,19 @@ Usage: controller_takeover.py PROGRAM MODEL [--streams N] [unittest arguments]
 """
 import concurrent.futures
 import os
+import pathlib
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import unittest
 
-from cluster_processes import START_LIMIT_S, STREAM_LIMIT_S, free_port
-from restart_harness import GRACE, PROGRAM, ClusterTest, Stream, options, rest
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.http import ANSWER_LIMIT_S  # noqa: E402
+from harness.ports import free_port  # noqa: E402
+from harness.processes import START_LIMIT_S, Process, run  # noqa: E402
+
+from restart_harness import GRACE, PROGRAM, ClusterTest, Stream, options, rest  # noqa: E402
 
 LOST_LEADERSHIP = 75
 LEASE_S = 5
@@ -33,16 +37,11 @@ class TwoControllers(ClusterTest):
         if not shutil.which("etcd"):
             self.skipTest("needs etcd")
         client, peer = (f"{s}://127.0.0.1:{free_port()}" for s in (scheme, "http"))
-        log = open(self.folder / "etcd.log", "w", encoding="utf-8")
-        process = subprocess.Popen(
-            ["etcd", "--name", "m", "--data-dir", str(self.folder / "etcd"), "--listen-client-urls",
-             client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
-             "--initial-advertise-peer-urls", peer, "--initial-cluster", f"m={peer}", *flags],
-            stdout=log, stderr=log)
-        self.addCleanup(log.close)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        self.etcd_process = process
+        self.etcd_process = Process(
+            "etcd", "--name", "m", "--data-dir", self.folder / "etcd", "--listen-client-urls", client,
+            "--advertise-client-urls", client, "--listen-peer-urls", peer,
+            "--initial-advertise-peer-urls", peer, "--initial-cluster", f"m={peer}", *flags)
+        self.addCleanup(self.etcd_process.kill)
         return "etcd://" + client.split("//")[1]
 
     def controller(self, store, port, workers_port, *more):
@@ -52,12 +51,8 @@ class TwoControllers(ClusterTest):
 
     def lead(self, controller):
         """Waits until it does."""
-        end = time.monotonic() + START_LIMIT_S
-        while not controller.said("leading, term"):
-            if controller.said("this build has no etcd client"):
-                self.skipTest("a build without etcd")
-            self.assertLess(time.monotonic(), end, "".join(controller.lines))
-            time.sleep(0.02)
+        if "no etcd client" in controller.wait_for("leading, term|this build has no etcd client"):
+            self.skipTest("a build without etcd")
 
     def pair(self, store, *more):
         """A leader, one that stands by, their ports, workers that serve."""
@@ -75,7 +70,7 @@ class TwoControllers(ClusterTest):
 
     def succeed(self, leader, standby, ports, workers, how):
         """Kills or stops the leader under streams; those of even numbers wait for what it says."""
-        streams = [Stream(ports, request, STREAM_LIMIT_S if i % 2 == 0 else PATIENCE_S)
+        streams = [Stream(ports, request, ANSWER_LIMIT_S if i % 2 == 0 else PATIENCE_S)
                    for i, request in enumerate(self.asked)]
         with concurrent.futures.ThreadPoolExecutor(len(streams)) as pool:
             running = [pool.submit(stream.run) for stream in streams]
@@ -85,7 +80,7 @@ class TwoControllers(ClusterTest):
             standby.wait_for("every layer")
             print(f"all layers again after {time.monotonic() - begun:.2f} s", flush=True)
             for one in running:
-                one.result(STREAM_LIMIT_S)
+                one.result(ANSWER_LIMIT_S)
         self.check(streams, workers)
         return streams
 
@@ -96,10 +91,10 @@ class TwoControllers(ClusterTest):
 
     def end(self, leader):
         """A leader that was stopped wakes and ends by itself."""
-        leader.process.send_signal(signal.SIGCONT)
+        leader.send_signal(signal.SIGCONT)
         self.assertEqual(leader.process.wait(START_LIMIT_S), LOST_LEADERSHIP,
-                         "".join(leader.lines))
-        self.assertEqual(len(leader.said("error this controller is no longer the leader")), 1, "".join(leader.lines))
+                         leader.output)
+        self.assertEqual(len(leader.said("error this controller is no longer the leader")), 1, leader.output)
 
 
 class Takeover(TwoControllers):
@@ -108,8 +103,7 @@ class Takeover(TwoControllers):
         self.succeed(*pair, signal.SIGKILL)
 
     def certificates(self, name):
-        subprocess.run([PROGRAM, "certs", "--out", str(self.folder / name), "--host", "127.0.0.1"],
-                       check=True, capture_output=True)
+        run(PROGRAM, "certs", "--out", self.folder / name, "--host", "127.0.0.1")
         return self.folder / name / "controller"
 
     def test_etcd_over_tls(self):
@@ -167,7 +161,7 @@ class Alone(TwoControllers):
             pause()
             leader.wait_for("leading again")
             for one in running:
-                one.result(STREAM_LIMIT_S)
+                one.result(ANSWER_LIMIT_S)
         self.check(streams, workers)
         self.assertIsNone(leader.process.poll())
 
@@ -178,7 +172,7 @@ class Alone(TwoControllers):
 
     def test_stopped_with_sqlite(self):
         leader, standby, ports, workers = self.pair(f"sqlite:{self.folder / 'state'}")
-        self.goes_on(leader, ports, workers, lambda: self.stop_for(leader.process, 60 if LONG else LEASE_S + 3))
+        self.goes_on(leader, ports, workers, lambda: self.stop_for(leader, 60 if LONG else LEASE_S + 3))
         self.assertEqual(standby.said("leading"), [])
 
     def test_etcd_stopped_and_no_standby(self):
@@ -189,7 +183,7 @@ class Alone(TwoControllers):
     def test_stopped_with_etcd(self):
         leader, port, workers = self.alone(self.etcd())
         self.goes_on(leader, [port], workers,
-                     lambda: self.stop_for(leader.process, 60 if LONG else LEASE_S + 3))
+                     lambda: self.stop_for(leader, 60 if LONG else LEASE_S + 3))
 
 
 if __name__ == "__main__":

@@ -12,35 +12,22 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-SOURCE = pathlib.Path(sys.argv.pop(1)).resolve()
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import FolderTest, take_paths  # noqa: E402
+from harness.proc import mentioning  # noqa: E402
+
+PROGRAM, SOURCE = take_paths(2)
+SOURCE = pathlib.Path(SOURCE)
 LIMIT_S = 280
 STEPS = ["notice", "withdrawn", "kill", "controller"]
 
 
-def processes_with(text):
-    """Command lines of the processes that mention it."""
-    found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                words = (entry / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:
-                continue
-            if text in words:
-                found.append(words.replace("\0", " "))
-    return found
-
-
-class Drill(unittest.TestCase):
+class Drill(FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         for name in ("tmp", "run"):
             (self.folder / name).mkdir(mode=0o700)
         self.environment = {**os.environ, "TMPDIR": str(self.folder / "tmp"),
@@ -63,7 +50,7 @@ class Drill(unittest.TestCase):
     def expect_nothing_left(self):
         self.assertEqual(list((self.folder / "tmp").iterdir()), [])
         self.assertEqual(list((self.folder / "run").rglob("*.sock")), [])
-        self.assertEqual(processes_with(str(self.folder)), [])
+        self.assertEqual(mentioning(str(self.folder)), [])
 
     def test_every_step(self):
         out, told = self.drill("--streams", 4, "--tokens", 300, "--json")

@@ -1,16 +1,14 @@
 """A Hugging Face hub on loopback: its list of files, its redirects to a storage that is another
 server, and every way in which both can misbehave. Any thread may set its attributes."""
 import hashlib
-import http.server
 import json
 import pathlib
-import ssl
 import struct
-import socket
-import subprocess
 import threading
 import time
 import urllib.parse
+
+from harness.fakes import FakeServer, reset, send
 
 LARGE = (".safetensors", ".bin", ".gguf", ".onnx")  # they lie in the storage
 PIECE = 64 << 10
@@ -53,56 +51,10 @@ def in_shards(files):
     return files
 
 
-def make_certificate(folder):
-    """A certificate for 127.0.0.1 that is its own authority, and its key."""
-    cert, key = pathlib.Path(folder) / "hub.crt", pathlib.Path(folder) / "hub.key"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
-                    "ec_paramgen_curve:P-256", "-nodes", "-days", "1", "-subj", "/CN=hub",
-                    "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert],
-                   check=True, capture_output=True)
-    return cert, key
-
-
 class Request:
     def __init__(self, server, handler):
         self.server, self.method, self.path = server, handler.command, handler.path
         self.headers = {name.lower(): value for name, value in handler.headers.items()}
-
-
-class Server:
-    """One of the two servers. `hub` answers."""
-
-    def __init__(self, hub, name, certificate=None):
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self):
-                with hub.lock:
-                    hub.requests.append(Request(name, self))
-                try:
-                    getattr(hub, "answer_" + name)(self)
-                except OSError:
-                    self.close_connection = True
-
-            do_HEAD = do_GET
-
-            def log_message(self, *_):
-                pass
-
-        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = True
-        scheme = "http"
-        if certificate:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(*certificate)
-            self.http.socket = context.wrap_socket(self.http.socket, server_side=True)
-            scheme = "https"
-        self.url = f"{scheme}://127.0.0.1:{self.http.server_address[1]}"
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
-
-    def close(self):
-        self.http.shutdown()
-        self.http.server_close()
 
 
 class FakeHub:
@@ -127,9 +79,16 @@ class FakeHub:
         self.digests = True   # the list has sizes and digests
         self.listing = None   # instead of the list
         self.sizes = {}       # of files, as the list says them
-        self.hub = Server(self, "hub", certificate)
-        self.storage = Server(self, "storage", certificate)
+        self.hub, self.storage = (self.serve(*each, certificate) for each in (
+            ("hub", self.answer_hub), ("storage", self.answer_storage)))
         self.url = self.hub.url
+
+    def serve(self, name, answer, certificate):
+        def remember_and_answer(handler, _):
+            with self.lock:
+                self.requests.append(Request(name, handler))
+            answer(handler)
+        return FakeServer(remember_and_answer, certificate)
 
     def close(self):
         self.hub.close()
@@ -165,7 +124,7 @@ class FakeHub:
 
     def answer_hub(self, handler):
         if self.token and handler.headers.get("Authorization") != f"Bearer {self.token}":
-            return self.send(handler, 401 if self.refusal == "RepoNotFound" else 403, b"no",
+            return send(handler, 401 if self.refusal == "RepoNotFound" else 403, b"no",
                              {"X-Error-Code": self.refusal, "X-Error-Message": "Access denied"})
         path = urllib.parse.urlsplit(handler.path).path
         parts = [urllib.parse.unquote(part) for part in path.split("/")[1:]]
@@ -175,18 +134,18 @@ class FakeHub:
             return self.send_tree(handler, "/".join(parts[2:4]), parts[5])
         if parts[2:3] == ["resolve"]:
             return self.send_file(handler, "/".join(parts[:2]), parts[3], parts[4])
-        return self.send(handler, 404, b"")
+        return send(handler, 404, b"")
 
     def send_list(self, handler, repository, revision):
         trouble = self.trouble("list", handler)
         if trouble:
             return self.misbehave(handler, trouble, b"{}", {})
         if self.listing is not None:
-            return self.send(handler, 200, self.listing)
+            return send(handler, 200, self.listing)
         commit = self.commit(repository, revision)
         if commit is None:
             code = "RevisionNotFound" if repository in self.repositories else "RepoNotFound"
-            return self.send(handler, 404, b"{}", {"X-Error-Code": code})
+            return send(handler, 404, b"{}", {"X-Error-Code": code})
         siblings = []
         for name, data in self.files(repository, commit).items():
             entry = {"rfilename": name}
@@ -196,7 +155,7 @@ class FakeHub:
                 if name.endswith(LARGE):
                     entry["lfs"] = {"sha256": sha256(data), "size": size, "pointerSize": 134}
             siblings.append(entry)
-        return self.send(handler, 200,
+        return send(handler, 200,
                          json.dumps({"id": repository, "sha": commit, "siblings": siblings})
                          .encode())
 
@@ -208,12 +167,12 @@ class FakeHub:
             if name.endswith(LARGE):
                 entry["lfs"] = {"oid": sha256(data), "size": len(data), "pointerSize": 134}
             entries.append(entry)
-        return self.send(handler, 200, json.dumps(entries).encode())
+        return send(handler, 200, json.dumps(entries).encode())
 
     def send_file(self, handler, repository, commit, name):
         data = self.files(repository, commit).get(name)
         if data is None:
-            return self.send(handler, 404, b"", {"X-Error-Code": "EntryNotFound"})
+            return send(handler, 404, b"", {"X-Error-Code": "EntryNotFound"})
         headers = {"X-Repo-Commit": commit}
         if name.endswith(LARGE):
             query = urllib.parse.urlencode({"X-Signature": "secret-of-" + name})
@@ -225,7 +184,7 @@ class FakeHub:
                     headers["Location"] = self.troubles[name].pop(0)[1]
                 if first[0] == "etag" and handler.headers.get("Range"):
                     headers["X-Linked-Etag"] = f'"{self.troubles[name].pop(0)[1]}"'
-            return self.send(handler, 302, b"", headers)
+            return send(handler, 302, b"", headers)
         headers["ETag"] = f'"{git_blob(data)}"'
         return self.send_bytes(handler, name, data, headers)
 
@@ -242,19 +201,19 @@ class FakeHub:
         if asked and (trouble or [""])[0] != "whole":
             begin = int(asked.removeprefix("bytes=").removesuffix("-"))
             if begin >= len(data):
-                return self.send(handler, 416, b"")
+                return send(handler, 416, b"")
             headers |= {"Content-Range": f"bytes {begin}-{len(data) - 1}/{len(data)}"}
             code, data = 206, data[begin:]
         if trouble and trouble[0] not in ("whole", "etag"):
             return self.misbehave(handler, trouble, data, headers, code)
-        return self.send(handler, code, data, headers)
+        return send(handler, code, data, headers)
 
     def misbehave(self, handler, trouble, data, headers, code=200):
         what = trouble[0]
         if what == "status":
-            return self.send(handler, trouble[1], b"trouble", dict(trouble[2:] and trouble[2]))
+            return send(handler, trouble[1], b"trouble", dict(trouble[2:] and trouble[2]))
         if what == "other":
-            return self.send(handler, code, bytes(len(data)), headers)
+            return send(handler, code, bytes(len(data)), headers)
         handler.send_response(code)
         for name, value in headers.items():
             handler.send_header(name, value)
@@ -280,18 +239,5 @@ class FakeHub:
         if what == "cut":
             handler.wfile.flush()
             time.sleep(0.3)  # what was sent arrives before the reset
-            handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER,
-                                          struct.pack("ii", 1, 0))
-            handler.connection.close()
-            handler.close_connection = True
+            reset(handler)
         return None
-
-    @staticmethod
-    def send(handler, code, data, headers=None):
-        handler.send_response(code)
-        for name, value in (headers or {}).items():
-            handler.send_header(name, value)
-        handler.send_header("Content-Length", str(len(data)))
-        handler.end_headers()
-        if handler.command != "HEAD":
-            handler.wfile.write(data)

@@ -1,11 +1,12 @@
 """The API server of Kubernetes as far as a fleet needs it: the `scale` subresource of StatefulSets,
 with a token, optimistic locking, errors and slow answers. Pods are started and stopped by the
 caller's functions; a pod that ends by itself is started again, as a kubelet does."""
-import http.server
 import json
 import re
 import threading
 import time
+
+from harness.fakes import FakeServer, send
 
 TOKEN = "a-service-account-token"
 PATH = re.compile(r"/apis/apps/v1/namespaces/([^/]+)/statefulsets/([^/]+)/scale")
@@ -26,39 +27,16 @@ class FakeKubernetes:
         self.garbage = 0       # the next so many answers are no JSON
         self.patches, self.restarts = [], 0
         self.over = threading.Event()
-        fake = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_):
-                pass
-
-            def do_GET(self):
-                fake.answer(self, None)
-
-            def do_PATCH(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                fake.answer(self, json.loads(body))
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.server = FakeServer(self.answer)
+        self.url = self.server.url
         threading.Thread(target=self.keep, daemon=True).start()
 
-    def answer(self, handler, patch):
+    def answer(self, handler, body):
         time.sleep(self.delay_s)
         with self.lock:
-            status, body = self.look(handler, patch)
-        text = body if isinstance(body, str) else json.dumps(body)
-        try:
-            handler.send_response(status)
-            handler.send_header("Content-Type", "application/json")
-            handler.send_header("Content-Length", str(len(text)))
-            handler.end_headers()
-            handler.wfile.write(text.encode())
-        except OSError:
-            pass  # the client has gone
+            status, found = self.look(handler, json.loads(body) if handler.command == "PATCH" else None)
+        send(handler, status, found if isinstance(found, str) else json.dumps(found),
+             {"Content-Type": "application/json"})
 
     @staticmethod
     def failure(status, reason, message):
@@ -115,8 +93,7 @@ class FakeKubernetes:
 
     def close(self):
         self.over.set()
-        self.server.shutdown()
-        self.server.server_close()
+        self.server.close()
         with self.lock:
             for pod in self.pods.values():
                 self.stop(pod)

@@ -1,14 +1,12 @@
 """A metadata server on loopback that speaks as those of AWS, Google Cloud and Azure document it,
 and can misbehave. Its attributes say what holds; any thread may set them."""
-import contextlib
 import email.utils
-import http.server
 import json
-import socket
-import struct
 import threading
 import time
 import urllib.parse
+
+from harness.fakes import FakeServer, reset, send
 
 POLL_S = 0.02
 AWS_PATHS = {"/latest/meta-data/spot/instance-action": "action",
@@ -37,28 +35,12 @@ class FakeMetadata:
         self.trouble = None  # "hang", "reset", "malformed", "huge", or a status
         self.asked = 0
         self.over = threading.Event()
-        fake = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self):
-                fake.answer(self)
-
-            do_PUT = do_POST = do_GET
-
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.server = FakeServer(self.answer)
+        self.url = self.server.url
 
     def close(self):
         self.over.set()
-        self.server.shutdown()
-        self.server.server_close()
+        self.server.close()
 
     def add_event(self, number, kind, in_s, resources=("vm-1",)):
         self.events = [*self.events, {
@@ -67,81 +49,67 @@ class FakeMetadata:
             "NotBefore": rfc1123(in_s), "Description": "", "EventSource": "Platform",
             "DurationInSeconds": -1}]
 
-    def answer(self, request):
+    def answer(self, request, body):
         self.asked += 1
-        body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         url = urllib.parse.urlsplit(request.path)
         query = dict(urllib.parse.parse_qsl(url.query))
-        with contextlib.suppress(OSError):
-            if self.trouble:
-                return self.misbehave(request)
-            if url.path == "/latest/api/token" or url.path in AWS_PATHS:
-                return self.aws(request, url.path)
-            if url.path in GCP_PATHS:
-                return self.gcp(request, url.path, query)
-            return self.azure(request, url.path, query, body)
+        if self.trouble:
+            return self.misbehave(request)
+        if url.path == "/latest/api/token" or url.path in AWS_PATHS:
+            return self.aws(request, url.path)
+        if url.path in GCP_PATHS:
+            return self.gcp(request, url.path, query)
+        return self.azure(request, url.path, query, body)
 
     def misbehave(self, request):
         if self.trouble == "hang":
             self.over.wait(60)
         elif self.trouble == "reset":
-            request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER,
-                                          struct.pack("ii", 1, 0))
-            request.connection.close()
-            request.close_connection = True
+            reset(request)
         elif self.trouble in ("malformed", "huge"):
             text = '{"Events":[' + ("[" * 4_000_000 if self.trouble == "huge" else "")
-            self.send(request, 200, text, {"Metadata-Flavor": "Google", "ETag": "x"})
+            send(request, 200, text, {"Metadata-Flavor": "Google", "ETag": "x"})
         else:
-            self.send(request, self.trouble)
-
-    @staticmethod
-    def send(request, code, text="", headers=()):
-        request.send_response(code)
-        for name, value in dict(headers).items():
-            request.send_header(name, value)
-        request.send_header("Content-Length", str(len(text.encode())))
-        request.end_headers()
-        request.wfile.write(text.encode())
+            send(request, self.trouble)
 
     def aws(self, request, path):
         if path == "/latest/api/token":
             name = "X-aws-ec2-metadata-token-ttl-seconds"
             if request.command != "PUT" or not request.headers.get(name):
-                return self.send(request, 400)
+                return send(request, 400)
             token = f"token-{len(self.tokens)}"
             self.tokens[token] = time.monotonic() + self.token_s
-            return self.send(request, 200, token, {name: str(self.token_s)})
+            return send(request, 200, token, {name: str(self.token_s)})
         token = request.headers.get("X-aws-ec2-metadata-token")
         if self.tokens.get(token, 0) < time.monotonic():
-            return self.send(request, 401)
+            return send(request, 401)
         text = getattr(self, AWS_PATHS[path])
-        return self.send(request, 200 if text else 404, text)
+        return send(request, 200 if text else 404, text)
 
     def gcp(self, request, path, query):
         if request.headers.get("Metadata-Flavor") != "Google":
-            return self.send(request, 403)
+            return send(request, 403)
         end = time.monotonic() + float(query.get("timeout_sec", 60))
         waits = query.get("wait_for_change") == "true"
         while (waits and query.get("last_etag") == f"e-{getattr(self, GCP_PATHS[path])}" and
                time.monotonic() < end and not self.over.is_set()):
             time.sleep(POLL_S)
         value = getattr(self, GCP_PATHS[path])
-        return self.send(request, 200, value, {"Metadata-Flavor": "Google", "ETag": f"e-{value}"})
+        return send(request, 200, value, {"Metadata-Flavor": "Google", "ETag": f"e-{value}"})
 
     def azure(self, request, path, query, body):
         if request.headers.get("Metadata") != "true" or "api-version" not in query:
-            return self.send(request, 400)
+            return send(request, 400)
         if path == "/metadata/instance/compute/name":
-            return self.send(request, 200, self.name)
+            return send(request, 200, self.name)
         if path != "/metadata/scheduledevents":
-            return self.send(request, 404)
+            return send(request, 404)
         if request.command == "POST":
             for each in json.loads(body)["StartRequests"]:
                 self.started.append(each["EventId"])
                 self.events = [{**event, "EventStatus": "Started", "NotBefore": ""}
                                if event["EventId"] == each["EventId"] else event
                                for event in self.events]
-            return self.send(request, 200)
-        return self.send(request, 200,
+            return send(request, 200)
+        return send(request, 200,
                          json.dumps({"DocumentIncarnation": 1, "Events": self.events}))

@@ -14,19 +14,16 @@ import sys
 import threading
 import time
 import unittest
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import take_paths  # noqa: E402
+from harness.cluster import JoinedCluster, answers_of_one_process  # noqa: E402
 
-from cluster_processes import answers_of_one_process
-from fake_kubernetes import TOKEN, FakeKubernetes
-from joined_cluster import JoinedCluster
+from fake_kubernetes import TOKEN, FakeKubernetes  # noqa: E402
 
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
-DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+PROGRAM, MODEL = take_paths(2)
 LIMIT_S = 150
 REQUESTS = [{"prompt": f"The mill by the river number {i}", "max_tokens": 40, "seed": i,
              "temperature": 0.9, "ignore_eos": True} for i in range(8)]
-for name in ("KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID"):
-    os.environ.pop(name, None)
 
 # A machine is a file in `machines`, with the process id of its worker. It stays until it is
 # released, as a machine whose worker has ended does.
@@ -118,7 +115,7 @@ class Fleet(JoinedCluster):
         end, i, threads = time.monotonic() + limit_s, 0, []
         while not until(self.fleet()):
             if time.monotonic() > end:
-                self.fail(json.dumps(self.fleet()) + "".join(self.server.lines))
+                self.fail(json.dumps(self.fleet()) + self.server.output)
             threads.append(threading.Thread(target=self.ask, args=(i,)))
             threads[-1].start()
             time.sleep(1 / per_s)
@@ -206,7 +203,7 @@ kinds:
         self.nothing_was_lost()
         self.assertGreater(len(self.asked("list", "spot")), 1)
         for said in ("spot: .*no quota", "hangs: .*has not ended after 1 s", "lies: .*nonsense"):
-            self.assertEqual(len(server.said(said)), 1, "".join(server.lines))
+            self.assertEqual(len(server.said(said)), 1, server.output)
         shown = self.run_ok("fleet", "--base-url", self.url)
         self.assertIn("no quota", shown)
         self.assertGreaterEqual(self.kind("ondemand")["serving"], 1)

@@ -11,15 +11,19 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import unittest
 
-from fake_hub import FakeHub, files_of, git_blob, in_shards, make_certificate, sha256
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import ROOT, FolderTest, take_paths  # noqa: E402
+from harness.fakes import make_certificate  # noqa: E402
+from harness.processes import make_token  # noqa: E402
+from harness.waiting import wait_for  # noqa: E402
 
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+from fake_hub import FakeHub, files_of, git_blob, in_shards, sha256  # noqa: E402
+
+PROGRAM, MODEL = take_paths(2)
 LIMIT_S = 120
 QUESTION = "Tell me about the sea.\n"
 WEIGHTS = "model.safetensors"
@@ -28,11 +32,9 @@ UNUSED = {"pytorch_model.bin": b"pickle", "model.gguf": b"gguf", "README.md": b"
           "onnx.onnx": b"onnx"}
 
 
-class HubTest(unittest.TestCase):
+class HubTest(FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
         self.cache = self.folder / "home" / "hub"
         self.hub = self.start_hub()
         self.files = files_of(MODEL) | UNUSED
@@ -49,6 +51,17 @@ class HubTest(unittest.TestCase):
                 not name.endswith("_CA_BUNDLE") and "proxy" not in name.lower()}
         return kept | {"HF_HOME": str(self.folder / "home"), "HF_ENDPOINT": self.hub.url,
                        "HF_HUB_DOWNLOAD_TIMEOUT": "30"} | more
+
+    @staticmethod
+    def read_until(stream, words):
+        """What it says up to the line that has them."""
+        said = ""
+        while words not in said:
+            line = stream.readline()
+            if not line:
+                raise AssertionError(f"it left: {said}")
+            said += line
+        return said
 
     def start(self, *words, command="chat", name=NAME, **environment):
         words = ["--temperature", "0", "--max-tokens", "8", *words] if command == "chat" else words
@@ -146,19 +159,9 @@ class Downloads(HubTest):
         self.hub.troubles[WEIGHTS] = [("pace", 0.01)]
         process = self.start("--port", "0", command="serve")
         threading.Thread(target=process.stdin.close).start()
-        said = ""
-        while "Downloading" not in said:
-            line = process.stderr.readline()
-            self.assertTrue(line, f"the server left: {said}")
-            said += line
-        self.assertIn("listening on", said)
+        self.assertIn("listening on", self.read_until(process.stderr, "Downloading"))
         threading.Thread(target=process.stderr.read, daemon=True).start()
-        out = ""
-        while "curl" not in out:
-            line = process.stdout.readline()
-            self.assertTrue(line, "the server left")
-            out += line
-        self.assertIn(f"Serving {NAME} on", out)
+        self.assertIn(f"Serving {NAME} on", self.read_until(process.stdout, "curl"))
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(LIMIT_S), 0)
         process.stdout.close()
@@ -170,12 +173,7 @@ class Downloads(HubTest):
             "config.json": json.dumps(config).encode()}
         process = self.start("--port", "0", "--workers", "2", "--revision", "v1", command="up")
         threading.Thread(target=process.stderr.read, daemon=True).start()
-        out = ""
-        while "curl" not in out:
-            line = process.stdout.readline()
-            self.assertTrue(line, "it left")
-            out += line
-        self.assertIn("512 tokens", out)
+        self.assertIn("512 tokens", self.read_until(process.stdout, "curl"))
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(LIMIT_S), 0)
         for stream in (process.stdin, process.stdout, process.stderr):
@@ -204,7 +202,7 @@ class Page(HubTest):
     """The commands of docs/cli.md."""
 
     def test_its_commands(self):
-        page = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "cli.md").read_text()
+        page = (ROOT / "docs" / "cli.md").read_text()
         section = page[page.index("\n## MODEL"):page.index("\n## serve")]
         lines = re.search(r"```sh\n(.*?)```", section, re.DOTALL)[1].splitlines()
         self.assertEqual(len(lines), 3)
@@ -238,17 +236,11 @@ class Offline(HubTest):
 
     def test_a_worker_takes_weights_from_others_instead(self):
         """--offline of a worker, and --weights peer, which fetches nothing from the hub either."""
-        token = self.folder / "token"
-        subprocess.run([PROGRAM, "token", "--out", token], check=True, capture_output=True)
-        join = ["--join", "127.0.0.1:9", "--token", str(token), "--notice-source", "none",
+        join = ["--join", "127.0.0.1:9", "--token", make_token(PROGRAM, self.folder), "--notice-source", "none",
                 "--no-measure-profile"]
         self.assertIn("no model at org/demo", self.refused("--offline", *join, command="worker"))
         process = self.start("--weights", "peer", *join, command="worker")
-        said = ""
-        while "joining" not in said:
-            line = process.stderr.readline()
-            self.assertTrue(line, said)
-            said += line
+        said = self.read_until(process.stderr, "joining")
         process.kill()
         process.communicate()
         self.assertIn("its weights will come from other workers", said)
@@ -289,8 +281,7 @@ class BrokenDownloads(HubTest):
 
     def test_each_command_can_be_interrupted(self):
         """Those that have a use for signals of their own, while they download."""
-        token, prompts = self.folder / "token", self.folder / "prompts"
-        subprocess.run([PROGRAM, "token", "--out", token], check=True, capture_output=True)
+        token, prompts = make_token(PROGRAM, self.folder), self.folder / "prompts"
         prompts.write_text("Once\n")
         for command, words, status in (
                 ("generate", ["--prompts", prompts, "--out", self.folder / "out.jsonl"], 130),
@@ -310,11 +301,10 @@ class BrokenDownloads(HubTest):
                     process.communicate()
 
     def wait_for_bytes(self, process, count):
-        end = time.monotonic() + LIMIT_S
-        while not self.partial().exists() or self.partial().stat().st_size < count:
+        def are_there():
             self.assertIsNone(process.poll())
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.02)
+            return self.partial().exists() and self.partial().stat().st_size >= count
+        wait_for(are_there, f"{count} bytes", LIMIT_S, 0.02)
 
     def leave_partial(self, data):
         self.partial().parent.mkdir(parents=True)

@@ -9,14 +9,17 @@ Usage: peer_weights.py PROGRAM
 import json
 import pathlib
 import re
-import subprocess
 import sys
 import tempfile
-import time
 
-import cluster_processes
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import take_paths  # noqa: E402
+from harness.ports import free_port  # noqa: E402
+from harness.proc import memory_bytes  # noqa: E402
+from harness.processes import Process, Server, make_token, run  # noqa: E402
+from harness.waiting import wait_for  # noqa: E402
 
-PROGRAM = str(pathlib.Path(sys.argv[1]).resolve())
+PROGRAM, = take_paths(1)
 LIMIT_S = 120
 MIDWAY_BYTES = 20 << 20  # of about 150 MiB
 POLL_S = 0.001
@@ -37,22 +40,13 @@ def byte_count(line):
     return float(number) * UNITS[unit]
 
 
-def wait_until(condition, what, poll_s=0.02):
-    end = time.monotonic() + LIMIT_S
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("never " + what)
-        time.sleep(poll_s)
-
-
 def copied(folder):
     return sum(f.stat().st_blocks * 512 for f in folder.rglob("*.safetensors"))
 
 
-def anonymous_bytes(process):
+def anonymous_bytes(command):
     """The memory of a process without what it has mapped from files."""
-    status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
-    return int(re.search(r"RssAnon:\s+(\d+) kB", status).group(1)) << 10
+    return memory_bytes(command.process.pid, "RssAnon")
 
 
 def check_shift(folder, server, new, third):
@@ -64,17 +58,18 @@ def check_shift(folder, server, new, third):
     plan = folder / "plan.yaml"
     plan.write_text(PLAN)
     held, before = held_and_counters()
-    memory = anonymous_bytes(new.process)
-    dropped = anonymous_bytes(third.process)
+    memory = anonymous_bytes(new)
+    dropped = anonymous_bytes(third)
     peak = memory
-    with subprocess.Popen([PROGRAM, "plan", "apply", str(plan), "--base-url",
-                           f"http://127.0.0.1:{server.port}"], stderr=subprocess.PIPE,
-                          text=True) as applying:
-        while applying.poll() is None:
-            peak = max(peak, anonymous_bytes(new.process))
-            time.sleep(POLL_S)
-        if applying.returncode != 0:
-            raise AssertionError(applying.stderr.read())
+    applying = Process(PROGRAM, "plan", "apply", plan, "--base-url", server.url)
+
+    def applied():
+        nonlocal peak
+        peak = max(peak, anonymous_bytes(new))
+        return applying.process.poll() is not None
+    wait_for(applied, "the plan is applied", LIMIT_S, POLL_S)
+    if applying.process.returncode != 0:
+        raise AssertionError(applying.output)
     now, after = held_and_counters()
     moved = now["new"] - held["new"]
     got = {name: after[name] - before[name]
@@ -88,31 +83,27 @@ def check_shift(folder, server, new, third):
         raise AssertionError(f"{fetched} bytes travelled for {moved}")
     if peak - memory > moved * 1.05 + SPARE_BYTES:
         raise AssertionError(f"{peak - memory} bytes of memory were needed for {moved}")
-    wait_until(lambda: anonymous_bytes(third.process) < dropped, "dropped two layers")
+    wait_for(lambda: anonymous_bytes(third) < dropped, "two layers are dropped", LIMIT_S)
     return moved, peak - memory
 
 
 def check(folder):
     model, empty = folder / "model", folder / "empty"
-    subprocess.run([PROGRAM, "make-model", "--shape", "llama-160m", str(model)],
-                   check=True, capture_output=True)
+    run(PROGRAM, "make-model", "--shape", "llama-160m", model)
     empty.mkdir()
-    token = str(folder / "cluster.token")
-    subprocess.run([PROGRAM, "token", "--out", token], check=True, capture_output=True)
-    port = cluster_processes.free_port()
-    server = cluster_processes.Server(
-        PROGRAM, "serve", str(model), "--cluster", f"sqlite:{folder}/state", "--listen",
+    token, port = make_token(PROGRAM, folder), free_port()
+    server = Server(
+        PROGRAM, "serve", model, "--cluster", f"sqlite:{folder}/state", "--listen",
         f"127.0.0.1:{port}", "--token", token, "--pipeline-parallel-size", "2", "--fixed-layout",
         "--max-model-len", "256")
     workers = {}
 
     def start(name, model):
-        workers[name] = cluster_processes.Process(
-            PROGRAM, "worker", str(model), "--join", f"127.0.0.1:{port}", "--token", token,
+        workers[name] = Process(
+            PROGRAM, "worker", model, "--join", f"127.0.0.1:{port}", "--token", token,
             "--name", name, "--threads", "1", "--kv-cache-memory", "64MiB", "--max-model-len",
             "256")
-        wait_until(lambda: any(w["name"] == name for w in server.status()["workers"]),
-                   f"joined as {name}")
+        server.wait_for_status(lambda s: any(w["name"] == name for w in s["workers"]))
         return workers[name]
 
     try:
@@ -120,7 +111,7 @@ def check(folder):
         new = start("new", empty)
         new.wait_for(r"no other worker has weights.*start a worker that has the model's files")
         new.kill()
-        wait_until(lambda: not server.status()["workers"], "noticed its end")
+        server.wait_for_status(lambda s: not s["workers"])
 
         for name in ("first", "second"):
             start(name, model)
@@ -129,11 +120,11 @@ def check(folder):
         new = start("new", empty)
         start("third", model)
         workers.pop("first").kill()
-        wait_until(lambda: copied(empty) > MIDWAY_BYTES, "began to copy", POLL_S)
+        wait_for(lambda: copied(empty) > MIDWAY_BYTES, "it copies", LIMIT_S, POLL_S)
         workers.pop("second").kill()
         fetched = new.wait_for("fetched .* of layers 0-5 from other workers")
         if not new.said("cannot get weights from worker"):
-            raise AssertionError("the source died too late:\n" + "".join(new.lines))
+            new.give_up("the source died too late")
         loaded = new.wait_for("layers 0-5 are loaded")
         server.wait_until_ready()
         text = server.post("/v1/completions", REQUEST)[1]
@@ -148,8 +139,7 @@ def check(folder):
         shifted = json.loads(server.post("/v1/completions", REQUEST)[1])["choices"][0]["text"]
         if shifted != answers[0]:
             raise AssertionError(f"{shifted}\ninstead of\n{answers[0]}")
-        new.process.terminate()
-        new.process.wait(60)
+        new.stop()
         if list(empty.iterdir()):
             raise AssertionError(f"it left {list(empty.iterdir())}")
         print(f"the same answer; {on_wire / 2**20:.0f} MiB fetched of {whole / 2**20:.0f}, the "
@@ -157,14 +147,13 @@ def check(folder):
               f"{memory / 2**20:.0f} MiB of memory", flush=True)
     except AssertionError:
         for name, worker in workers.items():
-            print(f"-- {name}\n" + "".join(worker.lines), file=sys.stderr)
-        print("-- server\n" + "".join(server.lines), file=sys.stderr)
+            print(f"-- {name}\n{worker.output}", file=sys.stderr)
+        print(f"-- server\n{server.output}", file=sys.stderr)
         raise
     finally:
         for worker in workers.values():
-            if worker.process.poll() is None:
-                worker.kill()
-        server.close()
+            worker.kill()
+        server.stop()
 
 
 if __name__ == "__main__":

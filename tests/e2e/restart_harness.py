@@ -8,12 +8,13 @@ import http.client
 import json
 import pathlib
 import signal
-import subprocess
-import tempfile
 import time
-import unittest
 
-from cluster_processes import START_LIMIT_S, STREAM_LIMIT_S, Process, free_port
+from harness.cases import FolderTest
+from harness.http import ANSWER_LIMIT_S, Api, events, send
+from harness.ports import free_port
+from harness.processes import Process, make_token
+from harness.waiting import wait_for
 
 parser = argparse.ArgumentParser()
 parser.add_argument("program")
@@ -29,7 +30,7 @@ GRACE = ("--resume-grace", "60")
 class Stream:
     """One streamed completion, asked for until it is whole, at any of the ports."""
 
-    def __init__(self, ports, request, patience_s=STREAM_LIMIT_S):
+    def __init__(self, ports, request, patience_s=ANSWER_LIMIT_S):
         self.ports = ports
         self.patience_s = patience_s  # without a byte, before it asks elsewhere
         self.request = {**request, "stream": True}
@@ -45,7 +46,7 @@ class Stream:
         return bool(self.events) and self.events[-1][1] == "[DONE]"
 
     def run(self):
-        end = time.monotonic() + STREAM_LIMIT_S
+        end = time.monotonic() + ANSWER_LIMIT_S
         turn = 0
         while not self.done:
             if time.monotonic() > end:
@@ -58,37 +59,26 @@ class Stream:
         return self
 
     def read_on(self, port):
-        headers = {"Content-Type": "application/json"}
-        if self.events:
-            headers["Last-Event-ID"] = self.events[-1][0]
-        with contextlib.closing(
-                http.client.HTTPConnection("127.0.0.1", port, timeout=self.patience_s)) as connection:
-            connection.request("POST", "/v1/completions", json.dumps(self.request), headers)
-            reply = connection.getresponse()
+        headers = {"Last-Event-ID": self.events[-1][0]} if self.events else {}
+        api = Api(port)
+        api.limit_s = self.patience_s
+        with api.connect() as connection:
+            reply = send(connection, "POST", "/v1/completions", self.request, headers)
             if reply.status == 503:
                 return
             if reply.status != 200:
                 raise AssertionError(f"{reply.status} {reply.read().decode()} after {headers}")
             self.connections += 1
-            number, pending, last = None, None, time.monotonic()
-            for raw in reply:
-                line = raw.decode()
-                if not line.endswith("\n"):
-                    return  # cut within a line
-                if line.startswith("id: "):
-                    number = line[4:].strip()
-                elif line.startswith("data: "):
-                    pending = (number, line[6:].strip())
-                elif line == "\n":
-                    self.longest_gap_s = max(self.longest_gap_s, time.monotonic() - last)
-                    last = time.monotonic()
-                    if pending is None:
-                        continue  # a comment, while the stream is silent
-                    if pending[1].startswith('{"error"'):
-                        self.errors.append(pending)
-                        return
-                    self.events.append(pending)
-                    number = pending = None
+            last = time.monotonic()
+            for number, data in events(reply):
+                self.longest_gap_s = max(self.longest_gap_s, time.monotonic() - last)
+                last = time.monotonic()
+                if data is None:
+                    continue  # a comment, while the stream is silent
+                if data.startswith('{"error"'):
+                    self.errors.append((number, data))
+                    return
+                self.events.append((number, data))
 
     def by_choice(self):
         """What each choice has, whatever the order in which they took turns."""
@@ -140,7 +130,7 @@ def wide_requests():
             for i, request in enumerate(asked)]
 
 
-class ClusterTest(unittest.TestCase):
+class ClusterTest(FolderTest):
     asks_wide = False
 
     @classmethod
@@ -161,11 +151,8 @@ class ClusterTest(unittest.TestCase):
             return list(pool.map(Stream.run, streams))
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.token = str(self.folder / "cluster.token")
-        subprocess.run([PROGRAM, "token", "--out", self.token], check=True, capture_output=True)
+        super().setUp()
+        self.token = make_token(PROGRAM, self.folder)
         self.started = []
         self.addCleanup(self.stop_all)
 
@@ -197,7 +184,7 @@ class ClusterTest(unittest.TestCase):
     def check_workers(self, workers):
         """They still have the weights that they loaded at first."""
         for worker in workers:
-            self.assertEqual(len(worker.said("are loaded")), 1, "".join(worker.lines))
+            self.assertEqual(len(worker.said("are loaded")), 1, worker.output)
 
     def check(self, streams, workers):
         self.check_numbers(streams)
@@ -211,16 +198,14 @@ class ClusterTest(unittest.TestCase):
     def wait_until_under_way(self, streams, share):
         """Until every stream has begun and all together have that share of their events."""
         whole = TOKENS * sum(s.choices for s in streams)
-        end = time.monotonic() + STREAM_LIMIT_S
-        while not all(s.events for s in streams) or (
-                sum(len(s.events) for s in streams) < share * whole):
-            self.assertLess(time.monotonic(), end, "the streams do not go on")
-            time.sleep(0.005)
+        wait_for(lambda: all(s.events for s in streams) and
+                 sum(len(s.events) for s in streams) >= share * whole, "the streams go on",
+                 ANSWER_LIMIT_S, 0.005)
 
     def kill_under(self, streams, controller, share, how=signal.SIGKILL):
         self.wait_until_under_way(streams, share)
         running = sum(not s.done for s in streams)
-        controller.process.send_signal(how)
+        controller.send_signal(how)
         if how == signal.SIGKILL:
             controller.process.wait()
         killed = time.monotonic()

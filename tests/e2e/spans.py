@@ -4,7 +4,6 @@ they follow the caller's trace, and a collector that is slow, refuses or is gone
 
 Usage: spans.py PROGRAM MODEL [unittest arguments]
 """
-import http.server
 import json
 import pathlib
 import re
@@ -13,11 +12,15 @@ import threading
 import time
 import unittest
 
-import prometheus_text
-from cluster_processes import Server, free_port
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness import prometheus  # noqa: E402
+from harness.cases import take_paths  # noqa: E402
+from harness.fakes import FakeServer, send  # noqa: E402
+from harness.ports import free_port  # noqa: E402
+from harness.processes import Server  # noqa: E402
+from harness.waiting import wait_for  # noqa: E402
 
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+PROGRAM, MODEL = take_paths(2)
 LIMIT_S = 60
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 ATTRIBUTES = {
@@ -80,40 +83,27 @@ class Collector:
 
     def __init__(self, answer=200):
         self.answer, self.spans, self.posts, self.over = answer, [], 0, threading.Event()
-        outer = self
+        self.server = FakeServer(self.take)
+        self.url = self.server.url
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                outer.posts += 1
-                assert self.path == "/v1/traces", self.path
-                assert self.headers["content-type"] == "application/json"
-                if outer.answer is None:
-                    outer.over.wait(LIMIT_S)
-                    return
-                if outer.answer == 200:
-                    REQUEST(body)
-                    for resource in body["resourceSpans"]:
-                        for scope in resource["scopeSpans"]:
-                            outer.spans += scope["spans"]
-                self.send_response(outer.answer)
-                self.send_header("content-length", "2")
-                self.end_headers()
-                self.wfile.write(b"{}")
-
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+    def take(self, handler, body):
+        body = json.loads(body)
+        self.posts += 1
+        assert (handler.command, handler.path) == ("POST", "/v1/traces"), handler.path
+        assert handler.headers["content-type"] == "application/json"
+        if self.answer is None:
+            self.over.wait(LIMIT_S)
+            return
+        if self.answer == 200:
+            REQUEST(body)
+            for resource in body["resourceSpans"]:
+                for scope in resource["scopeSpans"]:
+                    self.spans += scope["spans"]
+        send(handler, self.answer, "{}")
 
     def close(self):
         self.over.set()
-        self.server.shutdown()
-        self.server.server_close()
+        self.server.close()
 
 
 def attributes(span):
@@ -136,22 +126,10 @@ class Spans(unittest.TestCase):
             fields["prompt"] = "Once upon a time"
         body = {"max_tokens": 20, "temperature": 0.5, "top_p": 0.9,
                 **fields}
-        with self.server.connect() as connection:
-            connection.request("POST", path, json.dumps(body),
-                               {"Content-Type": "application/json", **(headers or {})})
-            reply = connection.getresponse()
-            text = reply.read().decode()
-            return reply.status, reply.headers, text
-
-    def wait_until(self, happens):
-        end = time.monotonic() + LIMIT_S
-        while not (value := happens()):
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.05)
-        return value
+        return self.server.request("POST", path, body, headers)
 
     def metric(self, name):
-        return prometheus_text.parse(self.server.get("/metrics")[1]).sum(name)
+        return prometheus.parse(self.server.get("/metrics")[1]).sum(name)
 
     def test_a_request_and_its_parts_in_the_trace_of_its_caller(self):
         collector = self.collector()
@@ -160,7 +138,7 @@ class Spans(unittest.TestCase):
         status, headers, text = self.complete({"traceparent": PARENT})
         self.assertEqual(status, 200, text)
         answer = json.loads(text)
-        roots = self.wait_until(lambda: [s for s in collector.spans if s["kind"] == 2])
+        roots = wait_for(lambda: [s for s in collector.spans if s["kind"] == 2], "a span")
         root, = roots
         self.assertEqual((root["traceId"], root["parentSpanId"]), tuple(PARENT.split("-")[1:3]))
         self.assertEqual(headers["traceparent"], f"00-{root['traceId']}-{root['spanId']}-01")
@@ -181,7 +159,7 @@ class Spans(unittest.TestCase):
             return int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])
         self.assertAlmostEqual(sum(map(length, parts)), length(root), delta=0.02 * length(root))
         self.assertLess(abs(int(root["startTimeUnixNano"]) - before), 5e9, "the wall clock")
-        self.wait_until(lambda: self.metric("millrace_spans_sent_total") == len(collector.spans))
+        wait_for(lambda: self.metric("millrace_spans_sent_total") == len(collector.spans), "all are sent")
         self.assertEqual(self.metric("millrace_spans_dropped_total"), 0)
 
     def test_a_caller_that_does_not_sample_and_one_without_a_trace(self):
@@ -193,8 +171,8 @@ class Spans(unittest.TestCase):
         _, second, _ = self.complete(path="/v1/chat/completions",
                                      messages=[{"role": "user", "content": "Hi"}])
         self.assertRegex(first["traceparent"], r"^00-\w{32}-\w{16}-01$")
-        roots = self.wait_until(lambda: len(r := [s for s in collector.spans if s["kind"] == 2]) == 2
-                                and r)
+        roots = wait_for(lambda: len(r := [s for s in collector.spans if s["kind"] == 2]) == 2 and r,
+                         "two spans")
         self.assertNotIn("parentSpanId", roots[0])
         self.assertEqual({r["traceId"] for r in roots},
                          {h["traceparent"].split("-")[1] for h in (first, second)})
@@ -203,7 +181,7 @@ class Spans(unittest.TestCase):
         self.start(url)
         for _ in range(3):
             self.assertEqual(self.complete()[0], 200)
-        self.wait_until(lambda: self.metric("millrace_spans_dropped_total") > 0)
+        wait_for(lambda: self.metric("millrace_spans_dropped_total") > 0, "spans are dropped")
         self.assertEqual(self.metric("millrace_spans_sent_total"), 0)
         self.assertEqual(len(self.server.said("spans are dropped")), 1, "one warning a minute")
         self.assertEqual(self.complete()[0], 200)

@@ -13,12 +13,13 @@ import sys
 import time
 import unittest
 
-from cluster_processes import answers_of_one_process
-from joined_cluster import JoinedCluster
-from stopped_thread import Stopped, thread_named
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import take_paths  # noqa: E402
+from harness.cluster import JoinedCluster, answers_of_one_process  # noqa: E402
 
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+from stopped_thread import Stopped, thread_named  # noqa: E402
+
+PROGRAM, MODEL = take_paths(2)
 NOTICED_WITHIN_S = 30  # 10 s on a machine that is not busy
 REQUEST = {"prompt": "Once upon a time there was", "max_tokens": 200, "temperature": 0,
            "ignore_eos": True}
@@ -31,7 +32,7 @@ class Still(JoinedCluster):
     def setUpClass(cls):
         cls.expected = answers_of_one_process(PROGRAM, MODEL, [REQUEST])[0]
 
-    def start(self, workers, *words):
+    def begin(self, workers, *words):
         self.serve(*words)
         self.workers = {name: self.join(name) for name in workers}
         self.server.wait_until_ready()
@@ -70,14 +71,14 @@ class Still(JoinedCluster):
         self.assertEqual(json.loads(self.server.get("/health")[1]), {"status": "ok"})
 
     def test_the_spare_answers_the_first_request(self):
-        self.start("ab")
+        self.begin("ab")
         name = self.serving()[0]
         with self.answered_while_still(name) as answer:
             self.assertEqual(answer.result(), self.expected)
         self.check_back(2)
 
     def test_the_stage_that_stands_still_is_lost_and_not_its_neighbour(self):
-        self.start("abc", "--pipeline-parallel-size", "2")
+        self.begin("abc", "--pipeline-parallel-size", "2")
         self.server.stream(REQUEST)
         name = next(w["name"] for w in self.server.status()["workers"] if [0, 2] not in w["layers"]
                     and w["layers"])
@@ -86,7 +87,7 @@ class Still(JoinedCluster):
         self.check_back(3)
 
     def test_the_rank_that_stands_still_is_lost_and_not_its_peer(self):
-        self.start("abc", "--tensor-parallel-size", "2")
+        self.begin("abc", "--tensor-parallel-size", "2")
         self.server.stream(REQUEST)
         name = next(w["name"] for w in self.server.status()["workers"]
                     if w["layers"] and w["rank"] == 1)
@@ -95,7 +96,7 @@ class Still(JoinedCluster):
         self.check_back(3)
 
     def test_without_a_spare_requests_wait_for_it(self):
-        self.start("a")
+        self.begin("a")
         with self.answered_while_still("a") as answer:
             self.assertFalse(answer.done())
             self.assertEqual(self.server.status()["workers"], [], "it does not join meanwhile")

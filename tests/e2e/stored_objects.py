@@ -4,77 +4,66 @@ same --store, ends them as an undisturbed server does.
 
 Usage: stored_objects.py PROGRAM MODEL
 """
+import itertools
 import json
 import pathlib
 import sys
-import tempfile
 import time
 import unittest
 
-from cluster_processes import Process, Server
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import FolderTest, take_paths  # noqa: E402
+from harness.http import events, send  # noqa: E402
+from harness.processes import Process, Server  # noqa: E402
+from harness.waiting import wait_for  # noqa: E402
 
-PROGRAM, MODEL = sys.argv[1], sys.argv[2]
+PROGRAM, MODEL = take_paths(2)
 END_LIMIT_S = 120
 REQUESTS = 32
 TOKENS = 200
-
-
-def ask(server, method, path, body=None, headers=None):
-    """Status and text of the answer."""
-    with server.connect() as connection:
-        connection.request(method, path, body, headers or {})
-        reply = connection.getresponse()
-        return reply.status, reply.read().decode()
-
-
-def ask_json(server, method, path, body=None):
-    status, text = ask(server, method, path, None if body is None else json.dumps(body),
-                       {"Content-Type": "application/json"})
-    if status != 200:
-        raise AssertionError(f"{method} {path}: {status} {text}")
-    return json.loads(text)
 
 
 def upload(server, text):
     form = ("--b\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n"
             "--b\r\nContent-Disposition: form-data; name=\"file\"; filename=\"in.jsonl\"\r\n\r\n"
             f"{text}\r\n--b--\r\n")
-    status, answer = ask(server, "POST", "/v1/files", form,
-                         {"Content-Type": "multipart/form-data; boundary=b"})
+    status, _, answer = server.request("POST", "/v1/files", form,
+                                       {"Content-Type": "multipart/form-data; boundary=b"})
     assert status == 200, answer
     return json.loads(answer)["id"]
 
 
 def ended(server, path):
-    end = time.monotonic() + END_LIMIT_S
-    while True:
-        found = ask_json(server, "GET", path)
-        if found["status"] not in ("queued", "in_progress", "cancelling"):
-            return found
-        assert time.monotonic() < end, found
-        time.sleep(0.05)
+    def end():
+        found = server.json(path)
+        return found if found["status"] not in ("queued", "in_progress", "cancelling") else None
+    return wait_for(end, lambda: server.get(path), END_LIMIT_S)
 
 
-def events(server, path, after=None):
-    """The events of a stored stream, without the ids that only some streams have."""
+def objects_of(lines):
+    """Of a stream that ends without [DONE], without the ids that only some streams have."""
+    return (json.loads(data) for _, data in events(lines) if data is not None)
+
+
+def stored(server, path, after=None):
+    """The events of a stored stream."""
     query = "?stream=true" + ("" if after is None else f"&starting_after={after}")
-    status, text = ask(server, "GET", path + query)
+    status, text = server.get(path + query)
     assert status == 200, text
-    return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+    return list(objects_of(text))
 
 
 def text_of(response):
     return "".join(part["text"] for item in response["output"] for part in item["content"])
 
 
-class StoredObjects(unittest.TestCase):
+class StoredObjects(FolderTest):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.store = pathlib.Path(folder.name) / "store"
+        super().setUp()
+        self.store = self.folder / "store"
 
     def serve(self, *words):
-        server = Server(PROGRAM, "serve", MODEL, "--store", str(self.store), *words)
+        server = Server(PROGRAM, "serve", MODEL, "--store", self.store, *words)
         self.addCleanup(server.stop)
         server.wait_until_ready()
         return server
@@ -84,19 +73,14 @@ class StoredObjects(unittest.TestCase):
                 "stream": True, "temperature": 0.9, "seed": 7}
         server = self.serve()
         # What an undisturbed server answers.
-        _, text = ask(server, "POST", "/v1/responses", json.dumps(body))
-        expected = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+        _, text = server.post("/v1/responses", body)
+        expected = list(objects_of(text))
         with server.connect() as connection:
-            connection.request("POST", "/v1/responses", json.dumps(body))
-            reply = connection.getresponse()
-            seen = []
-            while len(seen) < 20:
-                line = reply.readline().decode()
-                if line.startswith("data: "):
-                    seen.append(json.loads(line[6:]))
+            seen = list(itertools.islice(
+                objects_of(send(connection, "POST", "/v1/responses", body)), 20))
         response = "/v1/responses/" + seen[0]["response"]["id"]
-        quiet = ask_json(server, "POST", "/v1/responses",
-                         {"input": "Tell another.", "max_output_tokens": TOKENS, "background": True})
+        quiet = server.json("/v1/responses",
+                            {"input": "Tell another.", "max_output_tokens": TOKENS, "background": True})
         server.kill()
 
         server = self.serve()
@@ -104,7 +88,7 @@ class StoredObjects(unittest.TestCase):
         self.assertEqual(text_of(whole), text_of(expected[-1]["response"]))
         self.assertIn(ended(server, "/v1/responses/" + quiet["id"])["status"],
                       ("completed", "incomplete"))
-        rest = events(server, response, after=seen[-1]["sequence_number"])
+        rest = stored(server, response, after=seen[-1]["sequence_number"])
         delta = "response.output_text.delta"
         deltas = [event["delta"] for event in seen + rest if event["type"] == delta]
         self.assertEqual("".join(deltas), text_of(whole))
@@ -115,9 +99,9 @@ class StoredObjects(unittest.TestCase):
         # The conversation goes on over another restart.
         self.assertEqual(server.stop(), 0)
         server = self.serve()
-        after = ask_json(server, "POST", "/v1/responses",
-                         {"input": "And then?", "max_output_tokens": 8,
-                          "previous_response_id": whole["id"]})
+        after = server.json("/v1/responses",
+                            {"input": "And then?", "max_output_tokens": 8,
+                             "previous_response_id": whole["id"]})
         self.assertGreater(after["usage"]["input_tokens"], whole["usage"]["total_tokens"])
 
     def test_a_batch_survives_a_kill(self):
@@ -125,24 +109,24 @@ class StoredObjects(unittest.TestCase):
                   "body": {"prompt": f"Once upon a time number {i}", "max_tokens": 40,
                            "temperature": 0.8, "seed": i}} for i in range(REQUESTS)]
         server = self.serve("--max-num-seqs", "4")
-        expected = [ask_json(server, "POST", "/v1/completions", line["body"])["choices"][0]["text"]
+        expected = [server.json("/v1/completions", line["body"])["choices"][0]["text"]
                     for line in lines]
-        batch = ask_json(server, "POST", "/v1/batches", {
+        batch = server.json("/v1/batches", {
             "input_file_id": upload(server, "\n".join(map(json.dumps, lines))),
             "endpoint": "/v1/completions", "completion_window": "24h"})
         path = "/v1/batches/" + batch["id"]
-        while ask_json(server, "GET", path)["request_counts"]["completed"] < REQUESTS // 4:
+        while server.json(path)["request_counts"]["completed"] < REQUESTS // 4:
             time.sleep(0.02)
         server.kill()
 
         server = self.serve()
         self.assertGreaterEqual(
-            ask_json(server, "GET", path)["request_counts"]["completed"], REQUESTS // 4)
+            server.json(path)["request_counts"]["completed"], REQUESTS // 4)
         batch = ended(server, path)
         self.assertEqual(batch["status"], "completed")
         self.assertEqual(batch["request_counts"],
                          {"total": REQUESTS, "completed": REQUESTS, "failed": 0})
-        _, text = ask(server, "GET", f"/v1/files/{batch['output_file_id']}/content")
+        _, text = server.get(f"/v1/files/{batch['output_file_id']}/content")
         found = {line["custom_id"]: line["response"]["body"]["choices"][0]["text"]
                  for line in map(json.loads, text.splitlines())}
         self.assertEqual([found[f"r{i}"] for i in range(REQUESTS)], expected)
@@ -156,4 +140,4 @@ class StoredObjects(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)
+    unittest.main(verbosity=2)

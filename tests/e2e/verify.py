@@ -8,18 +8,18 @@ Usage: verify.py PROGRAM MODEL [unittest arguments]
 import concurrent.futures
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
 
-from cluster_processes import Server
-from joined_cluster import JoinedCluster
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import take_paths  # noqa: E402
+from harness.cluster import JoinedCluster  # noqa: E402
+from harness.processes import Server, run  # noqa: E402
 
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+PROGRAM, MODEL = take_paths(2)
 LIMIT_S = 300
 SCHEMA = {"type": "object", "required": ["zip", "ok"], "additionalProperties": False,
           "properties": {"zip": {"type": "string", "maxLength": 5}, "ok": {"type": "boolean"}}}
@@ -62,7 +62,7 @@ class Verify(JoinedCluster):
     def setUpClass(cls):
         cls.kept = tempfile.TemporaryDirectory()
         cls.log = pathlib.Path(cls.kept.name) / "requests.jsonl"
-        server = Server(PROGRAM, "serve", MODEL, "--request-log", str(cls.log))
+        server = Server(PROGRAM, "serve", MODEL, "--request-log", cls.log)
         server.wait_until_ready()
         with concurrent.futures.ThreadPoolExecutor(8) as many:
             statuses = [status for status, _ in many.map(lambda r: server.post(*r), requests())]
@@ -75,15 +75,11 @@ class Verify(JoinedCluster):
         cls.kept.cleanup()
 
     def verify(self, log, *words):
-        return subprocess.run([PROGRAM, "verify", str(log), "--base-url", self.url, *words],
-                              capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        return run(PROGRAM, "verify", log, "--base-url", self.url, *words, status=None, limit_s=LIMIT_S)
 
     def test_a_server_that_computes_in_other_steps(self):
-        self.server = Server(PROGRAM, "serve", MODEL, "--threads", "1", "--max-num-seqs", "5",
-                             "--max-num-batched-tokens", "64", "--no-enable-prefix-caching")
-        self.addCleanup(self.server.close)
-        self.server.wait_until_ready()
-        self.url = f"http://127.0.0.1:{self.server.port}"
+        self.start("serve", MODEL, "--threads", "1", "--max-num-seqs", "5",
+                   "--max-num-batched-tokens", "64", "--no-enable-prefix-caching").wait_until_ready()
         done = self.verify(self.log)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stdout, rf"^{self.lines} of {self.lines} requests have the same bits")
@@ -124,9 +120,7 @@ class Verify(JoinedCluster):
 
     def test_the_log_is_private_and_a_bad_place_is_an_error(self):
         self.assertEqual(self.log.stat().st_mode & 0o077, 0)
-        done = subprocess.run([PROGRAM, "serve", MODEL, "--request-log", "/nowhere/log"],
-                              capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        self.assertEqual(done.returncode, 1)
+        done = run(PROGRAM, "serve", MODEL, "--request-log", "/nowhere/log", status=1)
         self.assertIn("--request-log: /nowhere/log: No such file or directory", done.stderr)
 
 

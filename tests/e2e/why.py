@@ -8,17 +8,17 @@ Usage: why.py PROGRAM MODEL [unittest arguments]
 import concurrent.futures
 import json
 import pathlib
-import subprocess
 import sys
 import threading
 import time
 import unittest
 
-from cluster_processes import Server
-from joined_cluster import REPLICAS, JoinedCluster
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import take_paths  # noqa: E402
+from harness.cluster import REPLICAS, JoinedCluster  # noqa: E402
+from harness.waiting import wait_for  # noqa: E402
 
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+PROGRAM, MODEL = take_paths(2)
 LIMIT_S = 120
 # How far the entries may be from the time that the account states, and that from the client's time.
 # On a busy machine, threads wait for a processor before they look at the clock.
@@ -35,20 +35,15 @@ def seconds(account, use=None, cause=None):
     return sum(e["seconds"] for e in entries(account, use, cause))
 
 
-class Accounts(unittest.TestCase):
-    server = None
+class Accounts(JoinedCluster):
+    PROGRAM, MODEL = PROGRAM, MODEL
 
-    def complete(self, name, server=None, **fields):
+    def complete(self, name, **fields):
         """The client's time for a request of this name."""
-        server = server or self.server
         body = {"prompt": "Once upon a time", "max_tokens": 60, "ignore_eos": True, **fields}
         begin = time.monotonic()
-        with server.connect() as connection:
-            connection.request("POST", "/v1/completions", json.dumps(body),
-                               {"Content-Type": "application/json", "x-request-id": name})
-            reply = connection.getresponse()
-            text = reply.read().decode()
-        if reply.status != 200:
+        status, _, text = self.server.request("POST", "/v1/completions", body, {"x-request-id": name})
+        if status != 200:
             raise AssertionError(text)
         return time.monotonic() - begin
 
@@ -59,11 +54,10 @@ class Accounts(unittest.TestCase):
 
     def ended(self, name):
         """Its account, once its answer has been delivered."""
-        end = time.monotonic() + LIMIT_S
-        while (info := self.info(name))["state"] != "finished" or not entries(info["account"]):
-            self.assertLess(time.monotonic(), end, info)
-            time.sleep(0.02)
-        return info["account"]
+        def account():
+            info = self.info(name)
+            return info["state"] == "finished" and entries(info["account"]) and info["account"]
+        return wait_for(account, lambda: self.info(name), LIMIT_S, 0.02)
 
     def check(self, account, client_s=None):
         self.assertAlmostEqual(seconds(account), account["wall_s"], delta=SHARE * account["wall_s"],
@@ -73,19 +67,14 @@ class Accounts(unittest.TestCase):
                                    delta=max(SHARE * client_s, CLIENT_S), msg=json.dumps(account))
 
     def why(self, *words):
-        done = subprocess.run([PROGRAM, "why", *words, "--base-url",
-                               f"http://127.0.0.1:{self.server.port}"], text=True,
-                              capture_output=True, timeout=LIMIT_S, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
+        return self.run_ok("why", *words, "--base-url", self.url)
 
 
 class OneProcess(Accounts):
     def setUp(self):
-        self.server = Server(PROGRAM, "serve", MODEL, "--threads", "1", "--max-num-seqs", "2",
-                             "--max-num-batched-tokens", "64", "--num-gpu-blocks-override", "64")
-        self.addCleanup(self.server.close)
-        self.server.wait_until_ready()
+        super().setUp()
+        self.start("serve", MODEL, "--threads", "1", "--max-num-seqs", "2", "--max-num-batched-tokens",
+                   "64", "--num-gpu-blocks-override", "64").wait_until_ready()
 
     def test_a_queue_and_its_cause(self):
         names = [f"crowd-{i}" for i in range(8)]
@@ -121,10 +110,8 @@ class OneProcess(Accounts):
                                   kwargs={"max_tokens": 700})
         thread.start()
         self.addCleanup(thread.join)
-        end = time.monotonic() + LIMIT_S
-        while "chat" not in [r["request_id"] for r in json.loads(
-                self.server.admin("GET", "/debug/requests")[1])["requests"]]:
-            self.assertLess(time.monotonic(), end)
+        wait_for(lambda: "chat" in [r["request_id"] for r in json.loads(
+            self.server.admin("GET", "/debug/requests")[1])["requests"]], "it is there", LIMIT_S, 0)
         running = self.info("chat")
         self.complete("long", prompt="word " * 150, max_tokens=2)
         if running["state"] == "running":
@@ -153,10 +140,8 @@ class OneProcess(Accounts):
             self.assertEqual(self.server.admin("GET", f"/debug/requests?{query}")[0], 400, query)
 
 
-class Joined(JoinedCluster, Accounts):
-    PROGRAM, MODEL = PROGRAM, MODEL
-
-    def start(self):
+class Joined(Accounts):
+    def serve_replicas(self):
         plan = self.folder / "plan.yaml"
         plan.write_text(REPLICAS)
         self.serve("--plan", plan)
@@ -171,16 +156,15 @@ class Joined(JoinedCluster, Accounts):
             target=lambda: result.update(took=self.complete(name, max_tokens=tokens)))
         thread.start()
         self.addCleanup(thread.join)
-        end = time.monotonic() + LIMIT_S
-        while time.monotonic() < end:
+        def has_tokens():
             status, text = self.server.admin("GET", f"/debug/requests/{name}")
-            if status == 200 and json.loads(text).get("output_tokens", 0) > 20:
-                break
+            return status == 200 and json.loads(text).get("output_tokens", 0) > 20
+        wait_for(has_tokens, "it has tokens", LIMIT_S, 0)
         used = [p["workers"] for p in self.server.status()["pipelines"] if p["requests"]]
         return thread, result, used[0][0]
 
     def test_a_lost_worker(self):
-        self.start()
+        self.serve_replicas()
         thread, result, worker = self.begin("survivor")
         self.workers[worker].kill()
         thread.join()
@@ -193,7 +177,7 @@ class Joined(JoinedCluster, Accounts):
         self.assertIn("what a lost pipeline took along", self.why("survivor"))
 
     def test_a_move_with_its_kv(self):
-        self.start()
+        self.serve_replicas()
         thread, result, worker = self.begin("mover")
         other = "b" if worker == "a" else "a"
         status, text = self.server.admin("POST", "/cluster/migrate",
@@ -209,11 +193,9 @@ class Joined(JoinedCluster, Accounts):
 
 class Apart(Accounts):
     def test_a_hand_over(self):
-        self.server = Server(PROGRAM, "up", MODEL, "--prefill-workers", "1", "--decode-workers",
-                             "1", "--threads", "1")
-        self.addCleanup(self.server.close)
-        self.server.wait_until_ready()
-        self.server.wait_for_status(
+        self.start("up", MODEL, "--prefill-workers", "1", "--decode-workers", "1", "--threads",
+                   "1").wait_until_ready()
+        self.wait_for(
             lambda s: len([p for p in s["pipelines"] if p["state"] == "open"]) == 2)
         took = self.complete("handed", prompt="There was a harbour in the north. " * 40)
         account = self.ended("handed")

@@ -13,43 +13,24 @@ import threading
 import time
 import unittest
 
-from cluster_processes import Server
-from joined_cluster import JoinedCluster
-from stopped_thread import Stopped, thread_named
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import take_paths  # noqa: E402
+from harness.cluster import JoinedCluster  # noqa: E402
+from harness.proc import children, running  # noqa: E402
+from harness.processes import Server  # noqa: E402
+from harness.waiting import wait_for  # noqa: E402
 
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+from stopped_thread import Stopped, thread_named  # noqa: E402
+
+PROGRAM, MODEL = take_paths(2)
 GRACE_S = 4
 END_LIMIT_S = 20
-for name in ("KUBERNETES_SERVICE_HOST", "SLURM_JOB_ID"):  # whatever this machine looks like
-    os.environ.pop(name, None)
-
-
-def workers_of(pid):
-    """The processes whose parent is `pid`."""
-    found = []
-    for entry in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(entry.name))
-    return found
-
-
-def runs(pid):
-    try:
-        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 class Ends(JoinedCluster):
     PROGRAM, MODEL = PROGRAM, MODEL
 
-    def start(self, *words):
+    def begin(self, *words):
         self.serve("--shutdown-timeout", "60", *words)
         self.worker = self.join("a", "--grace", f"{GRACE_S}s", "--kv-cache-memory", "32MiB")
         self.server.wait_until_ready()
@@ -67,43 +48,43 @@ class Ends(JoinedCluster):
 
     def expect_end_within_grace(self):
         begun = time.monotonic()
-        self.worker.process.send_signal(signal.SIGTERM)
+        self.worker.send_signal(signal.SIGTERM)
         self.assertEqual(self.worker.process.wait(END_LIMIT_S), 0, "".join(self.worker.lines[-9:]))
         self.assertLess(time.monotonic() - begun, GRACE_S, "".join(self.worker.lines[-9:]))
 
     def test_its_controller_is_stopped(self):
-        self.start()
-        self.server.process.send_signal(signal.SIGSTOP)
-        self.addCleanup(self.server.process.send_signal, signal.SIGCONT)
+        self.begin()
+        self.server.send_signal(signal.SIGSTOP)
+        self.addCleanup(self.server.send_signal, signal.SIGCONT)
         self.expect_end_within_grace()
 
     def test_its_controller_drains(self):
-        self.start()
+        self.begin()
         self.generate()
-        self.server.process.send_signal(signal.SIGTERM)
+        self.server.send_signal(signal.SIGTERM)
         self.server.wait_for("finishing running requests")
         self.expect_end_within_grace()
 
     def test_its_computing_thread_stands_still(self):
-        self.start()
+        self.begin()
         begun = time.monotonic()
         with Stopped(thread_named(self.worker.process.pid, "compute")):
-            self.worker.process.send_signal(signal.SIGTERM)
+            self.worker.send_signal(signal.SIGTERM)
             self.worker.wait_for("ending without waiting for")
             self.assertLess(time.monotonic() - begun, GRACE_S)
         self.assertEqual(self.worker.process.wait(END_LIMIT_S), 0)  # its last thread is let go
 
     def test_its_controller_is_gone(self):
-        self.start()
+        self.begin()
         self.server.kill()
         self.worker.wait_for("joining again|cannot join")
         self.expect_end_within_grace()
 
     def test_a_controller_that_accepts_nobody(self):
         """It answers no call, so the worker is in the middle of a join."""
-        self.start()
-        self.server.process.send_signal(signal.SIGSTOP)
-        self.addCleanup(self.server.process.send_signal, signal.SIGCONT)
+        self.begin()
+        self.server.send_signal(signal.SIGSTOP)
+        self.addCleanup(self.server.send_signal, signal.SIGCONT)
         late = self.worker = self.join("b", "--grace", f"{GRACE_S}s")
         late.wait_for("joining")
         time.sleep(1)
@@ -115,18 +96,16 @@ class UpEnds(unittest.TestCase):
         self.up = Server(PROGRAM, "up", MODEL, "--workers", "2", "--shutdown-timeout", "1")
         self.addCleanup(self.up.stop)
         self.up.wait_until_ready()
-        self.workers = workers_of(self.up.process.pid)
+        self.workers = [child.pid for child in children(self.up.process.pid)]
         self.assertEqual(len(self.workers), 2)
 
     def expect_no_worker(self):
-        end = time.monotonic() + END_LIMIT_S
-        while any(map(runs, self.workers)):
-            self.assertLess(time.monotonic(), end, "a worker runs on")
-            time.sleep(0.02)
+        wait_for(lambda: not {process.pid for process in running()} & set(self.workers),
+                 "no worker runs", END_LIMIT_S, 0.02)
 
     def test_when_it_is_stopped(self):
         os.kill(self.workers[0], signal.SIGSTOP)
-        self.up.process.send_signal(signal.SIGTERM)
+        self.up.send_signal(signal.SIGTERM)
         self.assertEqual(self.up.process.wait(END_LIMIT_S), 0)
         self.expect_no_worker()
 
@@ -137,7 +116,7 @@ class UpEnds(unittest.TestCase):
 
     def test_at_a_second_signal(self):
         for _ in range(2):
-            self.up.process.send_signal(signal.SIGTERM)
+            self.up.send_signal(signal.SIGTERM)
             time.sleep(0.05)
         self.up.process.wait(END_LIMIT_S)
         self.expect_no_worker()

@@ -4,22 +4,23 @@ when it goes on; without a controller it is not healthy, but lives.
 
 Usage: worker_health.py PROGRAM MODEL [unittest arguments]
 """
-import contextlib
-import http.client
 import json
 import pathlib
 import signal
 import sys
 import threading
-import time
 import unittest
 
-from cluster_processes import free_port
-from joined_cluster import JoinedCluster
-from stopped_thread import Stopped, thread_named
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from harness.cases import take_paths  # noqa: E402
+from harness.cluster import JoinedCluster  # noqa: E402
+from harness.http import Api  # noqa: E402
+from harness.ports import free_port  # noqa: E402
+from harness.waiting import wait_for  # noqa: E402
 
-PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+from stopped_thread import Stopped, thread_named  # noqa: E402
+
+PROGRAM, MODEL = take_paths(2)
 LIMIT_S = 60
 
 
@@ -28,24 +29,18 @@ class Health(JoinedCluster):
 
     def setUp(self):
         super().setUp()
-        self.address = f"127.0.0.1:{free_port()}"
+        self.health = Api(free_port())
         self.serve()
-        self.worker = self.join("a", "--health-listen", self.address, "--health-stuck-after", "2")
+        self.worker = self.join("a", "--health-listen", f"127.0.0.1:{self.health.port}", "--health-stuck-after", "2")
         self.server.wait_until_ready()
 
     def ask(self, path):
-        connection = http.client.HTTPConnection(self.address, timeout=LIMIT_S)
-        with contextlib.closing(connection):
-            connection.request("GET", path)
-            reply = connection.getresponse()
-            return reply.status, json.loads(reply.read())
+        status, text = self.health.get(path)
+        return status, json.loads(text)
 
     def wait_for_answer(self, path, status):
-        end = time.monotonic() + LIMIT_S
-        while (answer := self.ask(path))[0] != status:
-            self.assertLess(time.monotonic(), end, answer)
-            time.sleep(0.05)
-        return answer[1]
+        return wait_for(lambda: (answer := self.ask(path))[0] == status and answer,
+                 lambda: self.ask(path), LIMIT_S)[1]
 
     def test_a_stopped_computing_thread(self):
         self.assertEqual(self.ask("/health")[0], 200)
@@ -67,7 +62,7 @@ class Health(JoinedCluster):
         self.assertEqual(self.ask("/nothing")[0], 404)
 
     def test_without_a_controller(self):
-        self.server.process.send_signal(signal.SIGKILL)
+        self.server.send_signal(signal.SIGKILL)
         answer = self.wait_for_answer("/health", 503)
         self.assertEqual(answer["status"], "disconnected")
         self.assertEqual(self.ask("/live")[0], 200)
