@@ -144,7 +144,7 @@ class Notices(JoinedCluster):
 
         worker, left_s = self.takes_away("aws", "terminate", give, 5.5)
         self.assertIn(left_s, range(100, 120))
-        self.assertEqual(worker.stop(), 0)
+        self.assertEqual(worker.stop(), 0, worker.output)
 
     def test_gcp(self):
         def give():
