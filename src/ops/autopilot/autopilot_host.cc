@@ -21,7 +21,7 @@ AutopilotHost::AutopilotHost(AutopilotHostOptions options, cluster::ControllerHo
                              serve::ClusterAdmin& admin, const Clock& clock)
     : options_(std::move(options)),
       admin_(admin),
-      companion_(controller, clock, Autopilot(options_.autopilot, options_.earlier)) {
+      companion_(controller, clock, options_.autopilot, options_.earlier) {
   companion_.Start([this](const auto& status, double unix_s) { Look(status, unix_s); });
 }
 

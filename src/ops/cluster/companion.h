@@ -22,9 +22,10 @@ class Companion {
   // `unix_s`: the time of day. Called on the companion's thread, without its lock.
   using Look = std::function<void(const cluster::ClusterStatus& status, double unix_s)>;
 
-  // `controller` and `clock` outlive it.
-  Companion(cluster::ControllerHost& controller, const Clock& clock, Core core)
-      : controller_(controller), clock_(clock), core_(std::move(core)) {}
+  // The core is made of `core`. `controller` and `clock` outlive it.
+  template <typename... Args>
+  Companion(cluster::ControllerHost& controller, const Clock& clock, Args&&... core)
+      : controller_(controller), clock_(clock), core_(std::forward<Args>(core)...) {}
   ~Companion() { Stop(); }
 
   void Start(Look look) {

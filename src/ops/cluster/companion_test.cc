@@ -40,7 +40,7 @@ TEST(Companion, HearsOfRequestsAndLooksUntilItIsStopped) {
     return (*host)->Submit(std::move(request), [](const RequestOutput&) {});
   };
 
-  Companion<Counter> companion(**host, clock, Counter());
+  Companion<Counter> companion(**host, clock);
   const auto count = [&companion](int Counter::*of) {
     return companion.With([of](const Counter& counter, Time) { return counter.*of; });
   };

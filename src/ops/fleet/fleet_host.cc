@@ -45,7 +45,7 @@ FleetHost::FleetHost(cluster::FleetSpec spec, const LatencyLimits& limits,
                      const Clock& clock)
     : spec_(spec),
       admin_(admin),
-      companion_(controller, clock, Fleet(std::move(spec), limits)),
+      companion_(controller, clock, std::move(spec), limits),
       calls_(spec_.kinds.size()) {}
 
 Result<std::unique_ptr<FleetHost>> FleetHost::Start(cluster::FleetSpec spec,
