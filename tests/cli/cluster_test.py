@@ -317,7 +317,7 @@ class Admin(FolderTest):
             "events": [{"at": 1.7e9, "cause": "load", "text": "asks for 1 spot"}]}
         controller = self.controller(status=[(code, body)])
         shown = run("fleet", "--base-url", controller.url, *KEY).stdout
-        self.assertIn("\nspot\\n               exec            0.35       3        2         1", shown)
+        self.assertIn("\nspot\\n  exec       0.35       3        2         1", shown)
         self.assertIn("\ncost 0.7 USD/h; per million tokens - USD now", shown)
         self.assertIn("  asks for 1 spot (load)\n", shown)
         self.assertEqual(json.loads(run("fleet", "--json", "--base-url", controller.url,

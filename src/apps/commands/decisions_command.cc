@@ -8,7 +8,6 @@
 #include "apps/cluster/admin_client.h"
 #include "apps/cluster/json_fields.h"
 #include "apps/commands/commands.h"
-#include "plan/io/plan_yaml.h"
 
 namespace millrace::apps {
 namespace {
@@ -38,10 +37,9 @@ Status RunDecisions(const DecisionsFlags& flags) {
     fmt::print("{}\n", answer.dump(2));
     return OkStatus();
   }
+  const std::vector<Json> written = ObjectsField(answer, "decisions");
   std::vector<cluster::Decision> decisions;
-  for (const Json& json : ObjectsField(answer, "decisions")) {
-    decisions.push_back(ReadDecision(json));
-  }
+  for (const Json& json : written) decisions.push_back(ReadDecision(json));
   if (const std::optional<int> id = flags.plan ? flags.plan : flags.id) {
     const auto found = std::ranges::find_if(
         decisions, [&id](const auto& decision) { return std::cmp_equal(decision.id, *id); });
@@ -50,10 +48,14 @@ Status RunDecisions(const DecisionsFlags& flags) {
       fmt::print("{}", DecisionText(*found, true));
       return OkStatus();
     }
-    if (found->candidates.empty() || !found->candidates.front().plan) {
+    // As the controller wrote it, which may be of another release.
+    const auto candidates =
+        ObjectsField(written[static_cast<size_t>(found - decisions.begin())], "candidates");
+    const Json text = candidates.empty() ? Json() : ValueField(candidates.front(), "plan");
+    if (!text.is_string()) {
       return FailedPrecondition(fmt::format("decision {} found no plan", *id));
     }
-    fmt::print("{}", plan::WritePlanYaml(*found->candidates.front().plan));
+    fmt::print("{}", text.get<std::string>());
     return OkStatus();
   }
   if (decisions.empty()) fmt::print("The autopilot has decided nothing so far.\n");
