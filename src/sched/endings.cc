@@ -66,6 +66,7 @@ void Endings::Reap(Request& request) {
   parts_.reservations.Release(request);
   parts_.requests.Bury(request);
 }
+
 void Endings::Leave(Request& request) {
   for (Sequence& s : request.sequences) {
     if (s.live()) IndexPrefixes(parts_.kv, s);

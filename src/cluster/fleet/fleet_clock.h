@@ -1,5 +1,5 @@
-// FleetClock: the fleet's own time. It goes on with the caller's, but a jump advances it by
-// kStepMax at most, so no time limit passes because of it.
+// FleetClock: the fleet's own time. It follows the caller's clock. A jump of that clock advances it
+// by kStepMax at most, so no time limit passes because of a jump.
 //
 // Owned by Fleet. Pure; one thread at a time.
 #pragma once

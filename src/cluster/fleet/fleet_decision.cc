@@ -57,7 +57,7 @@ void FleetDecision::Decide(double load_per_s, double capacity_factor) {
 // ---- more machines
 
 // A kind whose machines are late is asked for more only if no other kind can take its place. Where
-// there is nobody to ask, what is wanted has been said.
+// there is nobody to ask, what is wanted has been logged.
 MixAnswer FleetDecision::WhatToAdd(const MixNeed& need) const {
   std::vector<KindStanding> kinds = machines_.Standings(factor_);
   std::vector<KindStanding> in_time = kinds;
@@ -108,7 +108,7 @@ void FleetDecision::Add(const MixNeed& need) {
     all[k].counted += machines_.Count(k).late;
   }
   missing_ = MachinesToAdd(all, need).machines;
-  const bool fails = std::reduce(missing_.begin(), missing_.end()) > 0;  // and that was said
+  const bool fails = std::reduce(missing_.begin(), missing_.end()) > 0;  // and that was logged
   if (before != MixShortage::kNone || fails) return;
   outbox_.Log(FleetCause::kLoad,
               fmt::format("the load of {:.3g} requests/s needs more machines, but {}", load_per_s_,
@@ -216,7 +216,7 @@ void FleetDecision::KeepBudget() {
   }
   const double usd = CommittedUsdPerHour(staying);
   if (usd <= *spec_.budget_usd_per_h * (1 + 1e-9)) {
-    over_budget_said_ = false;
+    over_budget_logged_ = false;
     return;
   }
   if (!MayDrain()) return;
@@ -226,7 +226,7 @@ void FleetDecision::KeepBudget() {
     if (machines_.Release(*dearest, FleetCause::kBudget, why)) return;
     staying[*dearest].counted = 0;
   }
-  if (std::exchange(over_budget_said_, true)) return;
+  if (std::exchange(over_budget_logged_, true)) return;
   outbox_.Log(FleetCause::kBudget, why + "; the minimum of each kind stays");
 }
 

@@ -56,7 +56,7 @@ class FleetDecision {
   std::optional<Time> last_change_, swap_since_;
   MixShortage shortage_ = MixShortage::kNone;
   std::vector<int> missing_;  // by kind
-  bool over_budget_said_ = false;
+  bool over_budget_logged_ = false;
 };
 
 }  // namespace millrace::cluster

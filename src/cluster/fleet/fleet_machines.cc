@@ -46,14 +46,14 @@ FleetMachines::Machine* FleetMachines::FindMachine(size_t kind, const std::strin
 }
 
 void FleetMachines::Fail(size_t k, ProviderCall call, const std::string& text) {
-  Say(k, kinds_[k].troubles.Failed(call, text, clock_.now()));
+  Log(k, kinds_[k].troubles.Failed(call, text, clock_.now()));
 }
 
 void FleetMachines::Recover(size_t k, ProviderCall call) {
-  Say(k, kinds_[k].troubles.Succeeded(call));
+  Log(k, kinds_[k].troubles.Succeeded(call));
 }
 
-void FleetMachines::Say(size_t k, const std::optional<std::string>& text) {
+void FleetMachines::Log(size_t k, const std::optional<std::string>& text) {
   if (text) outbox_.Log(FleetCause::kProvider, fmt::format("{}: {}", spec_.kinds[k].name, *text));
 }
 
@@ -228,11 +228,11 @@ void FleetMachines::Listed(size_t k, const Result<std::vector<ListedMachine>>& l
   }
 }
 
-void FleetMachines::PriceReported(size_t k, const Result<std::optional<double>>& said) {
+void FleetMachines::PriceReported(size_t k, const Result<std::optional<double>>& reported) {
   if (k >= kinds_.size()) return;
   Kind& kind = kinds_[k];
-  if (!said.ok()) return Fail(k, ProviderCall::kPrice, said.status().message());
-  const std::optional<double>& usd = *said;
+  if (!reported.ok()) return Fail(k, ProviderCall::kPrice, reported.status().message());
+  const std::optional<double>& usd = *reported;
   if (usd && !(*usd >= 0 && *usd <= kMachinePriceMax)) {
     return Fail(k, ProviderCall::kPrice,
                 fmt::format("its price is {} USD/h, which is not in [0, {:.0f}]; the price before "
@@ -241,7 +241,7 @@ void FleetMachines::PriceReported(size_t k, const Result<std::optional<double>>&
   }
   Recover(k, ProviderCall::kPrice);
   const std::optional<double> before = PriceOf(k);
-  kind.said_usd_per_h = usd;
+  kind.reported_usd_per_h = usd;
   const std::optional<double> after = PriceOf(k);
   if (before == after) return;
   if (before && after && std::abs(*after - *before) <= kPriceChange * *before) return;
@@ -395,7 +395,7 @@ std::optional<size_t> FleetMachines::KindOf(const FleetMember& member) const {
 
 // What the provider says, else the file, else what the workers of that kind were told.
 std::optional<double> FleetMachines::PriceOf(size_t kind) const {
-  if (kinds_[kind].said_usd_per_h) return kinds_[kind].said_usd_per_h;
+  if (kinds_[kind].reported_usd_per_h) return kinds_[kind].reported_usd_per_h;
   if (spec_.kinds[kind].usd_per_h) return spec_.kinds[kind].usd_per_h;
   for (const FleetMember& member : view_.members) {
     if (member.usd_per_h && KindOf(member) == kind) return member.usd_per_h;

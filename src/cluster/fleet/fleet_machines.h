@@ -52,7 +52,7 @@ class FleetMachines {
   // While kinds without a provider settle, what is there is what is wanted.
   void FollowDesired();
 
-  // Whether every provider has said what it has, or fails.
+  // Whether every provider has listed what it has, or fails.
   bool Known() const;
   bool Settling(size_t kind) const;
   bool HasOrder(size_t kind) const;
@@ -91,8 +91,8 @@ class FleetMachines {
     uint64_t drained_id = 0;  // FleetMember::id of the drained worker
     bool drain_seen = false;
     FleetCause why_drained = FleetCause::kLoad;
-    std::string drain_text;  // said once the drain has begun; empty: it was said
-    std::string refused;     // why the controller has refused last, which was said
+    std::string drain_text;  // logged once the drain has begun; empty: it was logged
+    std::string refused;     // why the controller has refused last, which was logged
     bool release_sent = false;
     Time release_at;  // not before
   };
@@ -106,7 +106,7 @@ class FleetMachines {
     std::vector<Machine> machines;   // in the provider's order
     bool listed = false;             // its provider has answered once
     std::optional<size_t> expected;  // so many machines should be listed next
-    std::optional<double> said_usd_per_h;
+    std::optional<double> reported_usd_per_h;
     int desired = 0;  // of a kind without a provider: what the metric says
     Time desired_since;
     std::optional<Time> asked;  // for machines, last
@@ -130,7 +130,7 @@ class FleetMachines {
   void Drain(Machine& machine, const FleetMember& member);
   void Fail(size_t kind, ProviderCall call, const std::string& text);
   void Recover(size_t kind, ProviderCall call);
-  void Say(size_t kind, const std::optional<std::string>& text);
+  void Log(size_t kind, const std::optional<std::string>& text);
 
   const FleetSpec& spec_;
   const FleetClock& clock_;

@@ -1,4 +1,4 @@
-// ProviderTroubles: what a provider fails to do now, for one kind of machine. A failure is said
+// ProviderTroubles: what a provider fails to do now, for one kind of machine. A failure is logged
 // once, whichever call it is of, and the call is tried again after a back-off that doubles.
 //
 // Owned by FleetMachines. Pure: times are arguments. One thread at a time.
@@ -18,7 +18,7 @@ enum class ProviderCall : uint8_t { kPrice, kList, kRelease, kAcquire };
 
 class ProviderTroubles {
  public:
-  // Return what is to be said of it. nullopt: it was said, or the provider still fails.
+  // Return what is to be logged. nullopt: it was logged, or the provider still fails.
   std::optional<std::string> Failed(ProviderCall call, const std::string& text, Time now);
   std::optional<std::string> Succeeded(ProviderCall call);
 
