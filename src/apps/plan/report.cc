@@ -24,11 +24,11 @@ double Gap(const Plan& plan) {
 
 std::string LayerBar(LayerRange layers, int num_layers, int columns) {
   std::string bar(static_cast<size_t>(columns), '.');
-  const auto cell = [&](int layer) {
-    return static_cast<size_t>(layer) * bar.size() / std::max(1, num_layers);
-  };
-  const size_t begin = cell(layers.begin), end = std::max(cell(layers.end), begin + 1);
-  return bar.replace(begin, end - begin, end - begin, '#');
+  const auto cell = [&](int layer) { return int64_t{layer} * columns / std::max(1, num_layers); };
+  const int64_t begin = std::clamp<int64_t>(cell(layers.begin), 0, columns - 1);
+  const int64_t end = std::clamp<int64_t>(cell(layers.end), begin + 1, columns);
+  std::fill(bar.begin() + begin, bar.begin() + end, '#');
+  return bar;
 }
 
 std::vector<size_t> StageOrder(const Plan& plan) {

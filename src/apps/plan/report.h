@@ -14,7 +14,8 @@ namespace millrace::apps {
 
 // One row per stage, ordered by its first layer: its layers drawn in `columns` characters, its
 // range and its flow.
-// The layers among all, from left to right: "..####....".
+// The layers among all, from left to right: "..####....". At least one column is filled, also for
+// layers out of range, which a server of another release may report. REQUIRES: columns > 0.
 std::string LayerBar(LayerRange layers, int num_layers, int columns);
 std::string PlanText(const Plan& plan, const ClusterSpec& cluster, int columns = 48);
 
