@@ -28,6 +28,7 @@ AnswerParser::AnswerParser(AnswerParserOptions options) : options_(std::move(opt
   }
   if (options_.tools != nullptr) {
     const ToolFormat& f = *options_.tools;
+    whole_.emplace(f);
     marks_.emplace_back(f.section_begin, Mark::kBegin);
     marks_.emplace_back(f.call_begin, Mark::kBegin);
     if (unmarked()) marks_.emplace_back(kPythonTag, Mark::kBegin);

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "text/call_syntax.h"
-#include "text/python_literal.h"
 #include "text/tool_format.h"
+#include "text/whole_calls.h"
 
 namespace millrace::text {
 
@@ -90,9 +90,6 @@ class AnswerParser {
 
   std::optional<Found> FindMark() const;
   bool IsWrittenAbout(const Found& found) const;
-  std::optional<size_t> WholeEnd();
-  std::optional<size_t> TagsEnd();
-  ParsedCalls ParseWhole(std::string_view text, bool ended) const;
   bool IsKnownTool(const std::string& name) const;
 
   // `text` has been taken; `by_mark`: it is, or a mark follows it.
@@ -133,11 +130,10 @@ class AnswerParser {
   int calls_ = 0;
   bool broken_ = false;  // the arguments of some call are no JSON object
 
-  CallObject object_;  // kObject
-  std::string raw_;    // of the object so far, if its call has not begun
-  JsonScanner value_;  // kValue
-  PythonListEnd list_end_;
-  size_t scanned_ = 0;  // of buffer_ for the end of a whole
+  CallObject object_;                // kObject
+  std::string raw_;                  // of the object so far, if its call has not begun
+  JsonScanner value_;                // kValue
+  std::optional<WholeCalls> whole_;  // kWhole; nullopt: calls are not looked for
 };
 
 }  // namespace millrace::text

@@ -30,8 +30,7 @@ void AnswerParser::Open(std::string_view text, bool by_mark) {
   const CallSyntax syntax = options_.tools->syntax;
   const bool json = syntax == CallSyntax::kJson || syntax == CallSyntax::kNameThenJson;
   at_ = json ? At::kOpened : At::kWhole;
-  scanned_ = 0;
-  list_end_ = PythonListEnd();
+  if (whole_) whole_->Reset();
 }
 
 void AnswerParser::Skip(size_t size) {
@@ -277,73 +276,16 @@ bool AnswerParser::StepAfterCall() {
   return true;
 }
 
-// Where the calls end that the buffer begins with.
-std::optional<size_t> AnswerParser::WholeEnd() {
-  const ToolFormat& f = *options_.tools;
-  if (f.syntax != CallSyntax::kPython) return TagsEnd();
-  if (unmarked()) {
-    while (scanned_ < buffer_.size()) {
-      if (list_end_.Take(buffer_[scanned_++])) return scanned_;
-    }
-    return std::nullopt;
-  }
-  // An end within a string is a part of it.
-  for (size_t at = 0; (at = buffer_.find(f.section_end, at)) != std::string::npos;
-       at += f.section_end.size()) {
-    const std::string_view inner = std::string_view(buffer_).substr(0, at);
-    const size_t end = at + f.section_end.size();
-    if (end > scanned_) {
-      PythonListEnd scan;
-      for (const char c : inner) scan.Take(c);
-      if (!scan.in_string() || ParseWhole(inner, true).whole) return end;
-      scanned_ = end;
-    }
-  }
-  return std::nullopt;
-}
-
 // What began the calls is still in the buffer.
 bool AnswerParser::opened_bare() const {
   return !options_.tools->bare_begin.empty() && opened_ && IsBlankText(*opened_);
 }
 
-// The first end that is not within a value.
-std::optional<size_t> AnswerParser::TagsEnd() {
-  const ToolFormat& f = *options_.tools;
-  const bool keys = f.syntax == CallSyntax::kKeyValueTags;
-  const std::string_view end = opened_bare() ? "</function>" : f.call_end;
-  const std::string_view begin = keys ? "<arg_value>" : "<parameter=";
-  const std::string_view close = keys ? "</arg_value>" : "</parameter>";
-  const std::string_view text = buffer_;
-  const size_t from = scanned_ < end.size() ? 0 : scanned_ - end.size() + 1;
-  scanned_ = buffer_.size();
-  for (size_t at = from; (at = text.find(end, at)) != std::string_view::npos; ++at) {
-    std::string_view before = text.substr(0, at);
-    const size_t begun = before.rfind(begin), closed = before.rfind(close);
-    while (!before.empty() && IsBlankChar(before.back())) before.remove_suffix(1);
-    const bool within = begun != std::string_view::npos &&
-                        (closed == std::string_view::npos || closed < begun) &&
-                        !before.ends_with("</function>");
-    if (!within) return at + end.size();
-  }
-  return std::nullopt;
-}
-
-ParsedCalls AnswerParser::ParseWhole(std::string_view text, bool ended) const {
-  switch (options_.tools->syntax) {
-    case CallSyntax::kParameterTags: return ParseParameterTags(text, options_.schemas, ended);
-    case CallSyntax::kKeyValueTags: return ParseKeyValueTags(text, options_.schemas, ended);
-    default: return ParsePythonCalls(text, options_.schemas);
-  }
-}
-
 bool AnswerParser::StepWhole(AnswerPieces& out) {
   const ToolFormat& f = *options_.tools;
-  std::optional<bool> begins = true;
-  if (f.syntax == CallSyntax::kParameterTags) begins = BeginsParameterTags(buffer_);
-  if (f.syntax == CallSyntax::kKeyValueTags) begins = BeginsKeyValueTags(buffer_);
+  const std::optional<bool> begins = whole_->Begins(buffer_);
   const std::string_view here = FromFirst(buffer_);
-  const std::string_view end = f.syntax == CallSyntax::kPython ? f.section_end : f.call_end;
+  const std::string_view end = whole_->end();
   if (!end.empty() && here.starts_with(end)) {  // nothing is between the marks
     buffer_ = std::string(here.substr(end.size()));
     DropOpening();
@@ -356,13 +298,13 @@ bool AnswerParser::StepWhole(AnswerPieces& out) {
     NoCall(own, false, out);
     return true;
   }
-  const std::optional<size_t> size = WholeEnd();
+  const std::optional<size_t> size = whole_->FindEnd(buffer_, opened_bare(), options_.schemas);
   if (!size) return false;
   const std::string text = buffer_.substr(0, *size);
   std::string_view inner = text;
   if (!end.empty() && inner.ends_with(end)) inner.remove_suffix(end.size());
   buffer_.erase(0, *size);
-  ParsedCalls parsed = ParseWhole(inner, true);
+  ParsedCalls parsed = whole_->Parse(inner, true, options_.schemas);
   if (!parsed.whole) {
     NoCall(text, true, out);
     return true;
@@ -400,7 +342,7 @@ void AnswerParser::FinishOpened(AnswerPieces& out, bool cut) {
 
 void AnswerParser::FinishWhole(AnswerPieces& out, bool cut) {
   if (!by_mark_ && !cut) return NoCall(buffer_, false, out);
-  ParsedCalls parsed = ParseWhole(buffer_, !cut);
+  ParsedCalls parsed = whole_->Parse(buffer_, !cut, options_.schemas);
   if (!by_mark_) {  // a text that is cut is calls if it has names of tools
     const auto unknown = [this](const ToolCall& call) { return !IsKnownTool(call.name); };
     const bool none = parsed.calls.empty() && !parsed.open;
