@@ -25,9 +25,7 @@ WorkerCore::WorkerCore(WorkerCoreOptions options) : options_(std::move(options))
 
 void WorkerCore::SessionUp(Time) {
   Join join = options_.join;
-  for (const auto& [id, shard] : shards_) {
-    if (shard.loaded) join.held.push_back({shard.load.layers, shard.load.rank});
-  }
+  join.held = shards_.Held();
   Emit(SendUp{std::move(join)});
 }
 
@@ -35,10 +33,7 @@ void WorkerCore::SessionUp(Time) {
 void WorkerCore::SessionDown(Time) {
   worker_.reset();
   while (!pipelines_.empty()) ErasePipeline(pipelines_.begin()->first);
-  for (auto& [id, shard] : shards_) {
-    shard.orders.clear();
-    shard.orphan = true;
-  }
+  shards_.Orphan();
 }
 
 void WorkerCore::FromController(ToWorker message, Time now) {
@@ -107,44 +102,32 @@ void WorkerCore::On(const Leave& message, Time) {
 }
 
 void WorkerCore::On(LoadShard& message, Time) {
-  if (shards_.contains(message.shard)) return;
-  // Orphans are kept for a controller that loads some of the same weights. A load of other weights
-  // needs their memory.
-  const auto same_weights = [&](const Shard& shard) {
-    return shard.loaded && shard.load.layers == message.layers && shard.load.rank == message.rank &&
-           shard.load.max_batched_tokens >= message.max_batched_tokens;
-  };
-  if (std::ranges::none_of(shards_, [&](const auto& e) { return HasPartOf(e.second, message); })) {
-    DropOrphans();
-  }
+  if (shards_.Find(message.shard) != nullptr) return;
+  // A load of other weights needs the memory of what earlier sessions left.
+  if (!shards_.AnyHasPartOf(message)) DropOrphans();
   if (shards_.size() >= WorkerCoreOptions::kShardsMax) {
     Emit(SendUp{ShardLoaded{message.shard, ResourceExhausted(fmt::format(
                                                "this worker holds {} shards, and the limit is {}",
                                                shards_.size(), WorkerCoreOptions::kShardsMax))}});
     return;
   }
-  StartLoad start{message, std::nullopt};
-  for (const auto& [id, shard] : shards_) {
-    if (same_weights(shard)) start.same_as = id;
-  }
-  const ShardId shard = message.shard;
-  shards_.emplace(shard, Shard{.load = std::move(message)});
+  StartLoad start{message, shards_.WithWeightsOf(message)};
+  shards_.Add(std::move(message));
   Emit(std::move(start));
 }
 
 void WorkerCore::LoadEnded(const ShardLoaded& loaded, const stage::StageLimits& limits) {
-  const auto found = shards_.find(loaded.shard);
-  if (found == shards_.end()) return Emit(DropShard{loaded.shard});  // unloaded in the meantime
+  WorkerShards::Shard* shard = shards_.Find(loaded.shard);
+  if (shard == nullptr) return Emit(DropShard{loaded.shard});  // unloaded in the meantime
   // The rest of what earlier sessions left takes the memory.
-  if (loaded.status.code() == StatusCode::kResourceExhausted && !found->second.orphan &&
-      orphans() > 0) {
+  if (loaded.status.code() == StatusCode::kResourceExhausted && !shard->orphan && orphans() > 0) {
     DropOrphans(true);
-    return Emit(StartLoad{found->second.load, std::nullopt});
+    return Emit(StartLoad{shard->load, std::nullopt});
   }
-  const TensorRank rank = found->second.load.rank;
-  found->second.loaded = loaded.status.ok();
-  found->second.limits = limits;
-  if (!loaded.status.ok()) shards_.erase(found);
+  const TensorRank rank = shard->load.rank;
+  shard->loaded = loaded.status.ok();
+  shard->limits = limits;
+  if (!loaded.status.ok()) shards_.Erase(loaded.shard);
   Emit(SendUp{loaded});
   if (loaded.status.ok()) DropOrphans();
   // No source could serve the weights. A new session brings a current list of sources. A worker
@@ -154,48 +137,24 @@ void WorkerCore::LoadEnded(const ShardLoaded& loaded, const stage::StageLimits& 
   }
 }
 
-// Whether some layers of the shard need not be read by this load.
-bool WorkerCore::HasPartOf(const Shard& shard, const LoadShard& load) {
-  return shard.loaded && shard.load.rank == load.rank &&
-         shard.load.layers.Overlap(load.layers).size() > 0;
-}
-
 void WorkerCore::DropOrphans(bool used_too) {
-  std::erase_if(shards_, [&](const auto& entry) {
-    const auto keeps_some = [&](const auto& e) {
-      return !e.second.loaded && !e.second.orphan && HasPartOf(entry.second, e.second.load);
-    };
-    if (!entry.second.orphan) return false;
-    if (!used_too && std::ranges::any_of(shards_, keeps_some)) return false;
-    if (entry.second.loaded) Emit(DropShard{entry.first});
-    return true;
-  });
-}
-
-size_t WorkerCore::orphans() const {
-  return static_cast<size_t>(
-      std::ranges::count_if(shards_, [](const auto& entry) { return entry.second.orphan; }));
-}
-
-bool WorkerCore::wants(ShardId shard) const {
-  const auto found = shards_.find(shard);
-  return found != shards_.end() && (!found->second.orphan || found->second.load.rank.size == 1);
+  for (const ShardId shard : shards_.EraseOrphans(used_too)) Emit(DropShard{shard});
 }
 
 void WorkerCore::LoadProgress(const ShardProgress& progress) {
-  if (shards_.contains(progress.shard)) Emit(SendUp{progress});
+  if (shards_.Find(progress.shard) != nullptr) Emit(SendUp{progress});
 }
 
 void WorkerCore::On(const UnloadShard& message, Time) {
-  const auto found = shards_.find(message.shard);
-  if (found == shards_.end()) return;
+  const WorkerShards::Shard* shard = shards_.Find(message.shard);
+  if (shard == nullptr) return;
   std::vector<PipelineId> gone;
   for (const auto& [id, pipeline] : pipelines_) {
     if (pipeline.shard == message.shard) gone.push_back(id);
   }
   for (PipelineId id : gone) ErasePipeline(id);
-  const bool loaded = found->second.loaded;
-  shards_.erase(found);
+  const bool loaded = shard->loaded;
+  shards_.Erase(message.shard);
   if (loaded) Emit(DropShard{message.shard});
 }
 
@@ -214,11 +173,11 @@ Status WorkerCore::CheckOpen(const OpenPipeline& message) const {
     return InvalidArgument(fmt::format("rank {} does not exist: the hop has {} ranks", message.rank,
                                        hop.ranks.size()));
   }
-  const auto shard = shards_.find(hop.shards[static_cast<size_t>(message.rank)]);
-  if (shard == shards_.end() || !shard->second.loaded) {
+  const WorkerShards::Shard* shard = shards_.Find(hop.shards[static_cast<size_t>(message.rank)]);
+  if (shard == nullptr || !shard->loaded) {
     return FailedPrecondition("the pipeline's layers are not loaded on this worker");
   }
-  const LayerRange held = shard->second.load.layers;
+  const LayerRange held = shard->load.layers;
   if (hop.layers.begin < held.begin || hop.layers.end > held.end || hop.layers.size() < 1) {
     return InvalidArgument(fmt::format("layers [{}, {}) are not within [{}, {})", hop.layers.begin,
                                        hop.layers.end, held.begin, held.end));
@@ -256,7 +215,7 @@ void WorkerCore::On(OpenPipeline& message, Time now) {
 StepLimits WorkerCore::LimitsOf(const OpenPipeline& message) const {
   const PipelineHop& hop = message.hops[static_cast<size_t>(message.hop)];
   const stage::StageLimits& stage =
-      shards_.at(hop.shards[static_cast<size_t>(message.rank)]).limits;
+      shards_.Find(hop.shards[static_cast<size_t>(message.rank)])->limits;
   return {.block_size = message.block_size,
           .num_blocks = message.num_blocks,
           .num_host_blocks = message.num_host_blocks,
@@ -347,10 +306,7 @@ void WorkerCore::SetProfile(WorkerProfile profile) {
 
 Duration WorkerCore::IdleFor(Time now) const {
   const auto waits = [](const auto& entry) { return !entry.second.steps.empty(); };
-  const auto loads = [](const auto& entry) { return !entry.second.loaded; };
-  if (running_ || std::ranges::any_of(pipelines_, waits) || std::ranges::any_of(shards_, loads)) {
-    return {};
-  }
+  if (running_ || std::ranges::any_of(pipelines_, waits) || shards_.AnyLoads()) return {};
   return now - last_busy_;
 }
 

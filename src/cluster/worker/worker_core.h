@@ -23,9 +23,10 @@
 //       case kDone: event.Tell(core); break;  // LoadEnded, PullEnded, PipelineStarted, ProbeEnded
 //       case kBatchEnded: core.BatchEnded(event.status, event.outputs, now); break;
 //     }
-//     if (std::optional<ReadyBatch> batch = core.NextBatch(now)) Compute(*batch);  // ->
-//     kBatchEnded core.TakeActions(actions); for (WorkerAction& action : std::exchange(actions,
-//     {})) Do(action);  // in this order
+//     std::optional<ReadyBatch> batch = core.NextBatch(now);  // if none is running
+//     if (batch) Compute(*batch);                             // -> kBatchEnded
+//     core.TakeActions(actions);
+//     for (WorkerAction& action : std::exchange(actions, {})) Do(action);  // in this order
 //   }
 //
 // Owned by its host (WorkerHost), whose lock guards it: one thread at a time.
@@ -42,6 +43,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/worker/worker_shards.h"
 #include "core/sequence_tables.h"
 #include "core/step_checker.h"
 #include "core/worker_messages.h"
@@ -206,23 +208,15 @@ class WorkerCore {
   std::optional<WorkerId> worker() const { return worker_; }
   size_t pipelines() const { return pipelines_.size(); }
   size_t shards() const { return shards_.size(); }
-  size_t orphans() const;
+  size_t orphans() const { return shards_.orphans(); }
   // Whether the load of this shard should continue. False for a tensor-parallel shard of an earlier
   // session, because its group no longer exists.
-  bool wants(ShardId shard) const;
+  bool wants(ShardId shard) const { return shards_.Wants(shard); }
   bool batch_running() const { return running_.has_value(); }
   const WorkerCounters& counters() const { return counters_; }
   Duration heartbeat_every() const { return heartbeat_every_; }
 
  private:
-  struct Shard {
-    LoadShard load;
-    bool loaded = false;
-    stage::StageLimits limits;      // if loaded
-    bool orphan = false;            // of an earlier session; its weights may be reused
-    std::deque<BatchOrder> orders;  // from rank 0, if this is another rank
-    uint64_t turn = 0;              // when it last ran
-  };
   struct Pipeline {
     Pipeline(OpenPipeline opened, const StepLimits& limits)
         : open(std::move(opened)),
@@ -276,11 +270,10 @@ class WorkerCore {
              std::optional<WorkerId> suspect);
   bool IsOutdated(const Welcome& message, Time now);
   void ErasePipeline(PipelineId id);
-  static bool HasPartOf(const Shard& shard, const LoadShard& load);
   void DropOrphans(bool used_too = false);  // used: those that a load in progress can keep part of
   bool HasNext(const Pipeline& pipeline) const;
-  void FillByArrival(ShardId id, const Shard& shard, ReadyBatch& batch);
-  bool FillByOrder(ShardId id, Shard& shard, ReadyBatch& batch);
+  void FillByArrival(ShardId id, const WorkerShards::Shard& shard, ReadyBatch& batch);
+  bool FillByOrder(ShardId id, WorkerShards::Shard& shard, ReadyBatch& batch);
   void Take(PipelineId id, Pipeline& pipeline, ReadyBatch& batch);
   void PassTest(PipelineId id, Pipeline& pipeline);
   void SendOutput(const Pipeline& pipeline, const ReadyBatch::Part& part, PartOutput& output);
@@ -297,7 +290,7 @@ class WorkerCore {
   std::optional<WorkerProfile> profile_;
   std::optional<MachineNotice> notice_;  // told again in the next session
   bool left_on_notice_ = false;
-  std::map<ShardId, Shard> shards_;
+  WorkerShards shards_;
   std::map<PipelineId, Pipeline> pipelines_;
   std::unordered_map<TransferId, PipelineId> pulls_;
   std::optional<ReadyBatch> running_;

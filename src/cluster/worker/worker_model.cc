@@ -196,7 +196,9 @@ Result<Loader::ModelPtr> Loader::LoadModel(const LoadShard& load, net::Collectiv
                                    static_cast<int64_t>(BytesOf(spec.dtype));
   facts.kv_bytes = options_.kv_bytes.value_or(
       static_cast<int64_t>(kKvMemoryShare * static_cast<double>(device->MemoryAvailable().bytes)));
-  return std::make_shared<stage::ModelStage>(std::move(device), std::move(weights));
+  const auto ahead = static_cast<size_t>(
+      options_.populate_kv_bytes.value_or(static_cast<int64_t>(stage::KvAheadBytes(*weights))));
+  return std::make_shared<stage::ModelStage>(std::move(device), std::move(weights), ahead);
 }
 
 // Makes a stage of `known`'s weights if `known` is given, else of weights that it loads. Sets

@@ -31,6 +31,8 @@ struct WorkerModelOptions {
   std::shared_ptr<WeightExchange> weights;  // tried first; null: only the disk
   int threads = 1;
   std::optional<int64_t> kv_bytes;  // for all its pipelines; none: kKvMemoryShare
+  // KV memory that is kept ready for requests to come; none: stage::KvAheadBytes; 0: nothing.
+  std::optional<int64_t> populate_kv_bytes;
   // What a load may take beside weights that are loaded already; none: what these and their KV
   // leave.
   std::optional<int64_t> extra_bytes;

@@ -112,16 +112,16 @@ void WorkerCore::ActivationsArrived(PipelineId id, StepId step, ActivationBytes 
 }
 
 void WorkerCore::On(BatchOrder& message, Time) {
-  const auto found = shards_.find(message.shard);
-  if (found == shards_.end() || found->second.load.rank.rank == 0) {
+  WorkerShards::Shard* shard = shards_.Find(message.shard);
+  if (shard == nullptr || shard->load.rank.rank == 0) {
     ++counters_.stale_orders;
     return;
   }
-  if (found->second.orders.size() >= WorkerCoreOptions::kStepsWaitingMax) {
+  if (shard->orders.size() >= WorkerCoreOptions::kStepsWaitingMax) {
     ++counters_.refused;
     return;
   }
-  found->second.orders.push_back(std::move(message));
+  shard->orders.push_back(std::move(message));
 }
 
 bool WorkerCore::HasNext(const Pipeline& pipeline) const {
@@ -133,11 +133,8 @@ bool WorkerCore::HasNext(const Pipeline& pipeline) const {
 
 std::optional<ReadyBatch> WorkerCore::NextBatch(Time now) {
   MR_CHECK(!running_) << "one batch at a time";
-  std::vector<std::pair<uint64_t, ShardId>> order;  // the shard that has waited longest first
-  for (const auto& [id, shard] : shards_) order.emplace_back(shard.turn, id);
-  std::ranges::sort(order);
-  for (const auto& [turn, id] : order) {
-    Shard& shard = shards_.at(id);
+  for (const ShardId id : shards_.ByTurn()) {
+    WorkerShards::Shard& shard = *shards_.Find(id);
     ReadyBatch batch;
     batch.shard = id;
     if (shard.load.rank.rank == 0) {
@@ -155,7 +152,7 @@ std::optional<ReadyBatch> WorkerCore::NextBatch(Time now) {
 }
 
 // Takes ready pipelines, the one that has waited longest first, as many as fit.
-void WorkerCore::FillByArrival(ShardId id, const Shard& shard, ReadyBatch& batch) {
+void WorkerCore::FillByArrival(ShardId id, const WorkerShards::Shard& shard, ReadyBatch& batch) {
   std::vector<std::pair<uint64_t, PipelineId>> ready;
   for (const auto& [pipeline_id, pipeline] : pipelines_) {
     if (pipeline.shard == id && !pipeline.broken && HasNext(pipeline))
@@ -187,7 +184,7 @@ void WorkerCore::FillByArrival(ShardId id, const Shard& shard, ReadyBatch& batch
 // stage's KV is recoverable. An order can never run if its pipeline is closed, or if the pipeline
 // is broken and its next step is not ready. Then the group is aborted, or rank 0 would wait for
 // this rank until its deadline.
-bool WorkerCore::FillByOrder(ShardId id, Shard& shard, ReadyBatch& batch) {
+bool WorkerCore::FillByOrder(ShardId id, WorkerShards::Shard& shard, ReadyBatch& batch) {
   while (!shard.orders.empty()) {
     const BatchOrder& order = shard.orders.front();
     const bool gone = std::ranges::any_of(order.parts, [&](const BatchOrder::Part& part) {
