@@ -125,6 +125,8 @@ Service::Impl::Impl(ServiceOptions options, const Clock& clock)
       ollama_(RoutesForOthers()),
       text_(RoutesForOthers()),
       models_(RoutesForOthers(), options_.version, options_.root_path, options_.resumable.enabled),
+      cluster_(RoutesForOthers(), options_.loaded_from, registry_),
+      debug_(RoutesForOthers(), registry_, clock),
       keeper_(options_.resumable.enabled ? std::make_unique<StreamKeeper>(options_.resumable, clock)
                                          : nullptr),
       pings_(options_.ping_after > Duration{}
@@ -182,6 +184,8 @@ void Service::Impl::AddRoutes() {
   ollama_.AddTo(routes_);
   text_.AddTo(routes_);
   models_.AddTo(routes_);
+  cluster_.AddTo(routes_);
+  debug_.AddTo(routes_);
   stored_.AddTo(routes_);
   if (keeper_) {
     add("GET", "/v1/streams/", Access::kKeyed, &Impl::ResumeStream, PathKind::kPrefix);
@@ -191,14 +195,6 @@ void Service::Impl::AddRoutes() {
   add("GET", "/ping", Access::kOpen, &Impl::Health);
   add("GET", "/ready", Access::kOpen, &Impl::ReadyRoute);
   add("GET", "/metrics", Access::kMonitor, &Impl::Metrics);
-  add("GET", "/cluster/status", Access::kAdmin, &Impl::ClusterStatus);
-  add("GET", "/cluster/machines", Access::kAdmin, &Impl::ClusterMachines);
-  add("GET", "/cluster/decisions", Access::kAdmin, &Impl::ClusterDecisions);
-  add("POST", "/cluster/plan", Access::kAdmin, &Impl::ClusterPlan);
-  add("POST", "/cluster/drain", Access::kAdmin, &Impl::ClusterDrain);
-  add("POST", "/cluster/migrate", Access::kAdmin, &Impl::ClusterMigrate);
-  add("GET", "/debug/requests", Access::kAdmin, &Impl::DebugRequests);
-  add("GET", "/debug/requests/", Access::kAdmin, &Impl::DebugRequest, PathKind::kPrefix);
 }
 
 void Service::Impl::Handle(Endpoint endpoint, net::HttpRequest request,

@@ -10,12 +10,13 @@
 #include "base/mutex.h"
 #include "net/http/http.h"
 #include "serve/answer/stream_keeper.h"
+#include "serve/cluster_routes.h"
+#include "serve/debug_routes.h"
 #include "serve/generation/model_context.h"
 #include "serve/generation/stream_pings.h"
 #include "serve/http/body_pool.h"
 #include "serve/http/router.h"
 #include "serve/model_routes.h"
-#include "serve/observe/cluster_admin.h"
 #include "serve/ollama_routes.h"
 #include "serve/other_apis.h"
 #include "serve/service.h"
@@ -94,19 +95,6 @@ class Service::Impl {
   void ReadyRoute(Call call);
   void Load(Call call);
   void Metrics(Call call);
-  void DebugRequests(Call call);
-  void DebugRequest(Call call);
-  // routes_cluster.cc
-  void ClusterStatus(Call call);
-  void ClusterMachines(Call call);
-  void ClusterDecisions(Call call);
-  void ClusterPlan(Call call);
-  void ClusterDrain(Call call);
-  void ClusterMigrate(Call call);
-  ClusterAdmin* AdminOrReply(const Call& call) const;
-  void AnswerWithModel(const Call& call, Json body) const;
-  void AnswerAdmin(const Call& call, const Status& status, const char* param) const;
-  Json DescribeRequest(const RegistryEntry& entry, const ModelContext* model_context) const;
 
   const ServiceOptions options_;
   const Clock& clock_;
@@ -116,6 +104,8 @@ class Service::Impl {
   OllamaRoutes ollama_;
   TextRoutes text_;
   ModelRoutes models_;
+  ClusterRoutes cluster_;
+  DebugRoutes debug_;
   const std::unique_ptr<StreamKeeper> keeper_;       // null: streams end with their connection
   const std::unique_ptr<StreamPings> pings_;         // null: silent streams stay silent
   const std::shared_ptr<HttpMetrics> http_metrics_;  // shared with replies that outlive a call

@@ -1,15 +1,16 @@
-// The routes under /cluster, for operators. Served on the admin endpoints only (admin_access.h).
+#include "serve/cluster_routes.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string>
-#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "base/log.h"
 #include "plan/io/plan_yaml.h"
 #include "serve/http/limits.h"
 #include "serve/request/field_reader.h"
-#include "serve/service_impl.h"
 
 namespace millrace::serve {
 namespace {
@@ -52,52 +53,69 @@ void Required(FieldReader& reader, const char* name, size_t max_bytes, std::stri
   reader.String(name, max_bytes, out);
 }
 
-// Whether the plan names this model. Names of the hub may lack their owner, and folders their path.
-bool Serves(const ServiceOptions& options, std::string_view planned) {
+Json Done() { return {{"status", "ok"}}; }
+
+}  // namespace
+
+ClusterRoutes::ClusterRoutes(ChatRoutes routes, std::string loaded_from,
+                             const RequestRegistry& registry)
+    : routes_(std::move(routes)), loaded_from_(std::move(loaded_from)), registry_(registry) {}
+
+void ClusterRoutes::AddTo(RouteTable& table) {
+  const auto add = [&](const char* method, const char* path, void (ClusterRoutes::*member)(Call)) {
+    table.Add({.method = method,
+               .path = path,
+               .access = Access::kAdmin,
+               .handler = [this, member](Call call) { (this->*member)(std::move(call)); }});
+  };
+  add("GET", "/cluster/status", &ClusterRoutes::ShowStatus);
+  add("GET", "/cluster/machines", &ClusterRoutes::ShowMachines);
+  add("GET", "/cluster/decisions", &ClusterRoutes::ShowDecisions);
+  add("POST", "/cluster/plan", &ClusterRoutes::ApplyPlan);
+  add("POST", "/cluster/drain", &ClusterRoutes::DrainWorker);
+  add("POST", "/cluster/migrate", &ClusterRoutes::MigrateRequest);
+}
+
+bool ClusterRoutes::Serves(std::string_view planned) const {
   const auto leaf = [](std::string_view name) {
     while (name.ends_with('/')) name.remove_suffix(1);
     return name.substr(name.find_last_of('/') + 1);
   };
   const auto is = [&](const std::string& name) { return leaf(name) == leaf(planned); };
-  return std::ranges::any_of(options.served_names, is) || is(options.loaded_from);
+  return std::ranges::any_of(routes_.names, is) || is(loaded_from_);
 }
 
-Json Done() { return {{"status", "ok"}}; }
-
-}  // namespace
-
-// The admin, or null after sending an error.
-ClusterAdmin* Service::Impl::AdminOrReply(const Call& call) const {
-  const std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
+ClusterAdmin* ClusterRoutes::AdminOrReply(const Call& call) const {
+  const std::shared_ptr<ModelContext> loaded = routes_.loaded(call);
   if (!loaded) return nullptr;
   if (loaded->model.cluster == nullptr) call.reply->Send(ErrorResponse(NoCluster()));
   return loaded->model.cluster;
 }
 
-void Service::Impl::AnswerWithModel(const Call& call, Json body) const {
-  body["model"] = options_.served_names.front();
+void ClusterRoutes::AnswerWithModel(const Call& call, Json body) const {
+  body["model"] = routes_.names.front();
   call.reply->Send(JsonResponse(body));
 }
 
-void Service::Impl::ClusterStatus(Call call) {
+void ClusterRoutes::ShowStatus(Call call) {
   if (ClusterAdmin* admin = AdminOrReply(call)) AnswerWithModel(call, admin->Describe());
 }
 
-void Service::Impl::ClusterMachines(Call call) {
+void ClusterRoutes::ShowMachines(Call call) {
   if (ClusterAdmin* admin = AdminOrReply(call)) AnswerWithModel(call, admin->Machines());
 }
 
-void Service::Impl::ClusterDecisions(Call call) {
+void ClusterRoutes::ShowDecisions(Call call) {
   if (ClusterAdmin* admin = AdminOrReply(call)) AnswerWithModel(call, admin->Decisions());
 }
 
-void Service::Impl::AnswerAdmin(const Call& call, const Status& status, const char* param) const {
+void ClusterRoutes::AnswerAdmin(const Call& call, const Status& status, const char* param) const {
   if (!status.ok()) return call.reply->Send(ErrorResponse(FromAdmin(status, param)));
   MR_LOG(info, "{} by {}: {}", call.request.path, Printable(call.request.peer, 64), "accepted");
   call.reply->Send(JsonResponse(Done()));
 }
 
-void Service::Impl::ClusterPlan(Call call) {
+void ClusterRoutes::ApplyPlan(Call call) {
   ClusterAdmin* admin = AdminOrReply(call);
   if (admin == nullptr) return;
   auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
@@ -109,8 +127,8 @@ void Service::Impl::ClusterPlan(Call call) {
   if (reader.failed()) return refuse(*reader.error());
   auto plan = plan::ParseWorkerPlan(text, "plan");
   if (!plan.ok()) return refuse(BadField("plan", plan.status().message()));
-  if (!Serves(options_, plan->plan.model)) {
-    const std::string& served = options_.served_names.front();
+  if (!Serves(plan->plan.model)) {
+    const std::string& served = routes_.names.front();
     return refuse(BadField(
         "plan", fmt::format("the plan is for the model {}, and this server serves {}; if it is "
                             "meant for that one, write `model: {}` into it",
@@ -119,7 +137,7 @@ void Service::Impl::ClusterPlan(Call call) {
   AnswerAdmin(call, admin->ApplyPlan(*std::move(plan), std::move(text)).status(), "plan");
 }
 
-void Service::Impl::ClusterDrain(Call call) {
+void ClusterRoutes::DrainWorker(Call call) {
   ClusterAdmin* admin = AdminOrReply(call);
   if (admin == nullptr) return;
   auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
@@ -132,7 +150,7 @@ void Service::Impl::ClusterDrain(Call call) {
   AnswerAdmin(call, admin->Drain(worker), "worker");
 }
 
-void Service::Impl::ClusterMigrate(Call call) {
+void ClusterRoutes::MigrateRequest(Call call) {
   ClusterAdmin* admin = AdminOrReply(call);
   if (admin == nullptr) return;
   auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
