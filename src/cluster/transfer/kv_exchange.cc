@@ -89,15 +89,15 @@ PullDone KvExchange::Run(KvPull pull) {
 }
 
 void KvExchange::Ask(const KvAsk& ask, const std::shared_ptr<PullAnswers>& answers) {
-  const auto buffer = std::make_shared<std::vector<std::byte>>(ask.bytes);
+  const PullBuffer buffer = buffers_.Take(ask.bytes);
   const KvSource& source = *ask.source;
   if (source.from.incarnation != link_.self.incarnation) {
-    return link_.ask(source, ask.item, *buffer,
+    return link_.ask(source, ask.item, buffer.bytes,
                      [answers, buffer, part = ask.part](Status status, uint64_t bytes) {
                        answers->Add({part, std::move(status), buffer, bytes});
                      });
   }
-  Status read = Read(source.handle, ask.item, [&](size_t) { return std::span(*buffer); });
+  Status read = Read(source.handle, ask.item, [&](size_t) { return buffer.bytes; });
   if (read.ok()) {
     MutexLock lock(mutex_);
     counters_.copied_bytes += ask.bytes;

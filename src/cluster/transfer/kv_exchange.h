@@ -22,6 +22,7 @@
 #include "base/mutex.h"
 #include "cluster/transfer/kv_exports.h"
 #include "cluster/transfer/kv_pull.h"
+#include "cluster/transfer/pull_buffers.h"
 #include "core/worker_messages.h"
 #include "stage/stage.h"
 
@@ -51,7 +52,7 @@ struct KvLink {
 class KvExchange {
  public:
   explicit KvExchange(const Clock& clock, const KvPullLimits& limits = {})
-      : clock_(clock), limits_(limits) {}
+      : clock_(clock), limits_(limits), buffers_(limits.chunk_bytes, limits.in_flight + 1) {}
   void Use(KvLink link) { link_ = std::move(link); }  // call before any pull
 
   void Export(LayerRange layers, std::shared_ptr<stage::Stage> stage, const ExportKv& kv);
@@ -80,6 +81,7 @@ class KvExchange {
   Mutex mutex_;
   KvExports exports_ MR_GUARDED_BY(mutex_);
   KvExchangeCounters counters_ MR_GUARDED_BY(mutex_);
+  PullBuffers buffers_;  // as many as are in flight on both threads
   Mailbox puller_, background_puller_;
 };
 

@@ -4,9 +4,7 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -14,16 +12,17 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
+#include "cluster/transfer/pull_buffers.h"
 
 namespace millrace::cluster {
 
 struct PullAnswer {
   uint64_t part = 0;
   Status status;
-  std::shared_ptr<std::vector<std::byte>> buffer;
+  PullBuffer buffer;
   uint64_t written = 0;  // of the buffer
 
-  std::span<const std::byte> bytes() const { return std::span(*buffer).first(written); }
+  std::span<const std::byte> bytes() const { return buffer.bytes.first(written); }
 };
 
 class PullAnswers {

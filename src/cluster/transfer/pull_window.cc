@@ -20,16 +20,18 @@ net::PeerAddress DataAddress(const WorkerAddress& worker) {
 
 Status PullParts(net::DataPlane& plane, size_t parts, const PullSteps& steps) {
   const auto answers = std::make_shared<PullAnswers>();
+  PullBuffers buffers(kPullChunkBytes, kPullsInFlight);
   size_t next = 0;
   int in_flight = 0;
   const auto begin = [&](size_t part) {
     const PullOrder order = steps.order(part);
-    const auto buffer = std::make_shared<std::vector<std::byte>>(order.bytes);
+    const PullBuffer buffer = buffers.Take(order.bytes);
     ++in_flight;
-    plane.Pull(order.from, order.request, *buffer, kPullPartLimit,
+    plane.Pull(order.from, order.request, buffer.bytes, kPullPartLimit,
                [answers, buffer, part, or_fewer = order.or_fewer](Status status, uint64_t got) {
-                 if (status.ok() && got != buffer->size() && !or_fewer) {
-                   status = DataLoss(fmt::format("{} bytes instead of {}", got, buffer->size()));
+                 if (status.ok() && got != buffer.bytes.size() && !or_fewer) {
+                   status =
+                       DataLoss(fmt::format("{} bytes instead of {}", got, buffer.bytes.size()));
                  }
                  answers->Add({part, std::move(status), buffer, got});
                });
