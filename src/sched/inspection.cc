@@ -129,9 +129,8 @@ void CheckCounts(const SchedulerView& view) {
 
 void CountNow(const SchedulerView& view, SchedulerStats& stats) {
   const kv::BlockPool& device = view.kv.device();
-  for (const auto& [key, request] : view.requests.waiting()) {
-    ++(request->state == RequestState::kSwapped ? stats.swapped : stats.waiting);
-  }
+  stats.swapped = view.requests.swapped();
+  stats.waiting = static_cast<int>(view.requests.waiting().size()) - stats.swapped;
   stats.pulling = static_cast<int>(view.requests.pulling().size());
   stats.running = static_cast<int>(view.requests.running().size());
   for (const Request* r : view.requests.running()) {

@@ -112,7 +112,7 @@ void Preemption::DropUnsentSwaps() {
   for (const auto& [key, r] : parts_.requests.waiting()) {
     if (r->state != RequestState::kSwapped || r->swapped_out_by != unsent) continue;
     DropKv(parts_.kv, *r);
-    r->state = RequestState::kPreempted;
+    parts_.requests.DropSwap(*r);
   }
   parts_.builder.DropSwapsOut();
 }

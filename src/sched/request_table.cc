@@ -16,10 +16,13 @@ void RequestTable::Add(std::unique_ptr<Request> request) {
 void RequestTable::JoinQueue(Request& request) {
   waiting_.emplace(request.key, &request);
   waiting_prompt_tokens_ += request.prompt_tokens;
+  if (request.state == RequestState::kSwapped) ++swapped_;
 }
 
 void RequestTable::LeaveQueue(const Request& request) {
-  if (waiting_.erase(request.key) > 0) waiting_prompt_tokens_ -= request.prompt_tokens;
+  if (waiting_.erase(request.key) == 0) return;
+  waiting_prompt_tokens_ -= request.prompt_tokens;
+  if (request.state == RequestState::kSwapped) --swapped_;
 }
 
 Request* RequestTable::Find(RequestId id) const {
@@ -61,8 +64,14 @@ void RequestTable::Run(Request& request) {
 
 void RequestTable::WaitAgain(Request& request, RequestState state) {
   Finish(request);
-  JoinQueue(request);
   request.state = state;
+  JoinQueue(request);
+}
+
+void RequestTable::DropSwap(Request& request) {
+  MR_CHECK(request.state == RequestState::kSwapped);
+  request.state = RequestState::kPreempted;
+  --swapped_;
 }
 
 void RequestTable::Finish(Request& request) {
@@ -111,8 +120,12 @@ void RequestTable::CheckIntegrity() const {
   MR_CHECK(queued == running_.size() + pulling_.size() + waiting_.size())
       << "a request is in no queue";
   int64_t waiting_tokens = 0;
-  for (const auto& [key, r] : waiting_) waiting_tokens += r->prompt_tokens;
-  MR_CHECK(waiting_tokens == waiting_prompt_tokens_);
+  int swapped = 0;
+  for (const auto& [key, r] : waiting_) {
+    waiting_tokens += r->prompt_tokens;
+    swapped += r->state == RequestState::kSwapped ? 1 : 0;
+  }
+  MR_CHECK(waiting_tokens == waiting_prompt_tokens_ && swapped == swapped_);
   MR_CHECK(std::ranges::is_sorted(running_, {}, &Request::key));
 }
 

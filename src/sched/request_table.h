@@ -29,6 +29,8 @@ class RequestTable {
   bool empty() const { return waiting_.empty() && pulling_.empty() && running_.empty(); }
   // Of the prompts of waiting requests.
   int64_t waiting_prompt_tokens() const { return waiting_prompt_tokens_; }
+  // Waiting requests that are swapped out.
+  int swapped() const { return swapped_; }
   // Live sequences of running requests, and of pulling requests.
   int running_sequences() const { return running_sequences_; }
   int pulling_sequences() const { return pulling_sequences_; }
@@ -51,6 +53,8 @@ class RequestTable {
   void Run(Request& request);   // REQUIRES: it waits or pulls
   // REQUIRES: it runs. `state`: kPreempted or kSwapped.
   void WaitAgain(Request& request, RequestState state);
+  // Its KV on the host is gone. REQUIRES: it is swapped out.
+  void DropSwap(Request& request);
   void Finish(Request& request);
   // One of its sequences has ended.
   void NoteEnded(const Request& request);
@@ -73,6 +77,7 @@ class RequestTable {
   std::vector<std::unique_ptr<Request>> leaving_;
   Queue waiting_, pulling_;
   int64_t waiting_prompt_tokens_ = 0;
+  int swapped_ = 0;
   std::vector<Request*> running_;
   int running_sequences_ = 0;
   int pulling_sequences_ = 0;

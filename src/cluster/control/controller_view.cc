@@ -96,11 +96,11 @@ ClusterStatus ControllerView::Describe(Time now) const {
   status.edges = DescribeEdges(layout, parts_.members, parts_.pipelines.Flows(),
                                parts_.pipelines.FlowsBeforeLayout());
   status.waiting_for = DescribeWaiting(parts_.pipelines);
-  for (RequestId id : parts_.requests.Queue()) {
-    const bool decodes = !layout.prefill.empty() &&
-                         !parts_.lifecycle.placements().NeedsPrompt(*parts_.requests.Find(id));
-    ++(decodes ? status.waiting_for.decode : status.waiting_for.prefill);
-  }
+  const Requests& requests = parts_.requests;
+  const bool apart = !layout.prefill.empty();
+  const size_t decode = apart ? requests.waiting(WaitsFor::kDecode) : 0;
+  status.waiting_for.decode += static_cast<int>(decode);
+  status.waiting_for.prefill += static_cast<int>(requests.waiting() - decode);
   return status;
 }
 

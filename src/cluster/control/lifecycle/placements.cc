@@ -41,15 +41,33 @@ void Placements::FollowLayout() {
   for (const auto& [id, request] : requests_.all()) {
     if (request.placement) requests_.at(id).placement->counts = false;
   }
-  for (RequestId id : requests_.Queue()) Leave(id);
+  ForEachWaiting([this](RequestId id) { Leave(id); });
+}
+
+template <typename Visit>
+void Placements::ForEachWaiting(const Visit& visit) {
+  std::optional<Requests::Place> at;
+  while ((at = requests_.NextWaiting(at, kAllQueues))) visit(at->second);
 }
 
 void Placements::Update() {
   if (!IsCurrent()) FollowLayout();
+  stages_taken_down_ = false;
   rooms_.clear();
   for (const LayoutStage& stage : layout().stages) rooms_.push_back(RoomOf(stage));
   CloseClassesThatCannotAnswer();
   LowerProtocols();
+}
+
+// Its reservations have changed, and with them the memory of the stages on its workers.
+void Placements::UpdateRoom(const Pipeline& pipeline) {
+  if (stages_taken_down_) return Update();
+  for (size_t i = 0; i < rooms_.size(); ++i) {
+    const LayoutStage& stage = layout().stages[i];
+    const bool shares = std::ranges::any_of(
+        stage.ranks, [&](const Slot& slot) { return slot.worker && pipeline.Uses(*slot.worker); });
+    if (shares) rooms_[i].token_layers = RoomOf(stage).token_layers;
+  }
 }
 
 // A prompt that was computed in such a class would wait there for a pipeline that decodes. If no
@@ -127,16 +145,8 @@ bool Placements::FitsWhenEmpty(const Request& request) {
   return router_->Fits(need, empty);
 }
 
-// A request without a token begins with its prompt, however often it has lost its pipeline. If
-// several sequences need the prompt's log-probabilities, or are beams, it is computed where they
-// will be decoded.
 bool Placements::NeedsPrompt(const Request& request) const {
-  if (layout().prefill.empty() || !request.waiting) return false;
-  if (request.n() > 1 && request.spec.params->prompt_logprobs) return false;
-  if (request.spec.params->beam_search) return false;
-  return std::ranges::all_of(request.waiting->resumed, [](const sched::ResumedSequence& sequence) {
-    return sequence.finished || sequence.output.empty();
-  });
+  return !layout().prefill.empty() && request.waiting && request.waits_for == WaitsFor::kPrompt;
 }
 
 RouteNeed Placements::NeedOf(const Request& request) const {
@@ -215,6 +225,7 @@ Pipeline* Placements::ChooseByFlow(const RouteNeed& need, Time now) {
     Pipeline* pipeline = pipelines_.FindOrOpen(layout(), walk->route, walk->role, now);
     if (pipeline != nullptr) return pipeline;
     rooms_[static_cast<size_t>(walk->route.front().stage)].up = false;
+    stages_taken_down_ = true;
   }
   return nullptr;
 }
@@ -334,7 +345,7 @@ Placements::Result Placements::Place(RequestId id, std::set<PipelineId>& full, T
                                 .answer_work = need.answer_work,
                                 .delivered_before = request.delivered,
                                 .cached_tokens = choice->cached_tokens};
-  Update();
+  UpdateRoom(*choice->pipeline);
   return Result::kPlaced;
 }
 
@@ -350,16 +361,16 @@ void Placements::Leave(RequestId id) {
 
 void Placements::DropLost() {
   Update();
-  for (RequestId id : requests_.Queue()) {
+  ForEachWaiting([this](RequestId id) {
     const std::optional<Placement>& placement = requests_.at(id).placement;
-    if (!placement) continue;
+    if (!placement) return;
     const Pipeline* pipeline = pipelines_.Find(placement->pipeline);
     const bool lost = pipeline == nullptr || pipeline->retiring ||
                       std::ranges::any_of(placement->walk.route, [&](const Hop& hop) {
                         return !layout().stages[static_cast<size_t>(hop.stage)].Up();
                       });
     if (lost) Leave(id);
-  }
+  });
 }
 
 }  // namespace millrace::cluster

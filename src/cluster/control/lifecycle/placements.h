@@ -91,7 +91,10 @@ class Placements {
   const Layout& layout() const { return deployment_.layout(); }
   bool IsCurrent() const { return router_ && epoch_ == layout().plan.epoch; }
   void FollowLayout();
+  template <typename Visit>
+  void ForEachWaiting(const Visit& visit);
   StageRoom RoomOf(const LayoutStage& stage) const;
+  void UpdateRoom(const Pipeline& pipeline);
   void CloseClassesThatCannotAnswer();
   void LowerProtocols();
   bool MayRun(const Route& route, const RouteNeed& need) const;
@@ -114,9 +117,10 @@ class Placements {
   const Transfers& transfers_;
   KvMemory& memory_;
   Dispatcher dispatcher_;
-  CacheHints hints_;              // by client and key
-  std::optional<Router> router_;  // of the layout with epoch_, as rooms_
-  std::vector<StageRoom> rooms_;  // by stage
+  CacheHints hints_;                // by client and key
+  std::optional<Router> router_;    // of the layout with epoch_, as rooms_
+  std::vector<StageRoom> rooms_;    // by stage
+  bool stages_taken_down_ = false;  // of rooms_, until the next Update
   int64_t epoch_ = 0;
 };
 

@@ -126,31 +126,34 @@ Status RequestLifecycle::AddTo(Pipeline& pipeline, RequestId id, Time now) {
     return added;
   }
   if (!fetches) transfers_.GiveUp(id);
-  requests_.Place(id, pipeline.id);
+  requests_.Enter(id, pipeline.id);
   pipeline.requests.Add(id, prefill_tokens);
   pipelines_.Touch(pipeline.id);
   return OkStatus();
 }
 
 // The oldest first. Requests whose prompt is to be computed and requests that decode are two
-// queues.
+// queues, if different pipelines do so.
 void RequestLifecycle::Dispatch(Time now) {
   if (!requests_.TakeTryQueue()) return;
   placements_.Update();
-  std::set<bool> blocked;
+  const bool apart = !deployment_.layout().prefill.empty();
+  std::vector<WaitsFor> queues(kAllQueues.begin(), kAllQueues.end());  // that are not blocked
   std::set<PipelineId> full;  // a smaller request must not take what an older one waits for
   int overtaken = 0;
-  for (RequestId id : requests_.Queue()) {
-    const Request* request = requests_.Find(id);
-    if (request == nullptr || !request->waiting || !requests_.blame().MayStart(id)) continue;
-    const bool prompt = placements_.NeedsPrompt(*request);
-    if (blocked.contains(prompt)) continue;
-    const Duration waits = now - request->waits_since;
+  std::optional<Requests::Place> at;
+  while ((at = requests_.NextWaiting(at, queues))) {
+    const RequestId id = at->second;
+    const Request& request = requests_.at(id);
+    if (!requests_.blame().MayStart(id)) continue;
+    const WaitsFor queue = request.waits_for;
+    const Duration waits = now - request.waits_since;
     const Placed placed = Place(id, full, now);
     const bool finds_no_room = placed == Placed::kNoRoom &&
                                (++overtaken >= kOvertakersMax || waits >= options_.overtake_limit);
-    if (placed == Placed::kNoPipeline || finds_no_room) blocked.insert(prompt);
-    if (blocked.size() == (deployment_.layout().prefill.empty() ? 1 : 2)) return;
+    if (placed != Placed::kNoPipeline && !finds_no_room) continue;
+    if (!apart) return;
+    std::erase(queues, queue);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 #include "base/check.h"
 #include "base/log.h"
@@ -96,12 +97,27 @@ std::vector<PipelineId> Pipelines::Using(const std::vector<ShardId>& stage) cons
   return found;
 }
 
+bool Pipelines::RouteOrder::Less(StageRole role_a, const Route& a, StageRole role_b,
+                                 const Route& b) {
+  if (role_a != role_b) return role_a < role_b;
+  return std::ranges::lexicographical_compare(a, b, [](const Hop& x, const Hop& y) {
+    return std::tie(x.stage, x.layers.begin, x.layers.end) <
+           std::tie(y.stage, y.layers.begin, y.layers.end);
+  });
+}
+
+// By id, so that the first of several with the same route is found.
+void Pipelines::Index() {
+  by_route_.clear();
+  for (const auto& [id, pipeline] : pipelines_) {
+    if (!pipeline.retiring) by_route_.try_emplace({pipeline.role, pipeline.route}, id);
+  }
+}
+
 Pipeline* Pipelines::FindOrOpen(const Layout& layout, const Route& route, StageRole role,
                                 Time now) {
-  for (auto& [id, pipeline] : pipelines_) {
-    const bool same = pipeline.role == role && SameRoute(pipeline.route, route);
-    if (same && !pipeline.retiring) return &pipeline;
-  }
+  const auto found = by_route_.find(RouteOrder::View(role, &route));
+  if (found != by_route_.end() && !at(found->second).retiring) return &at(found->second);
   const bool up = std::ranges::all_of(
       route, [&](const Hop& hop) { return layout.stages[static_cast<size_t>(hop.stage)].Up(); });
   return up ? Open(layout, route, role, now) : nullptr;
@@ -161,6 +177,7 @@ Pipeline* Pipelines::Open(const Layout& layout, const Route& route, StageRole ro
   ++opened_;
   turns_.Open(pipeline.id, pipeline.workers);
   pipeline.edges = flows_.Opened(pipeline.role, pipeline.names);
+  by_route_.insert_or_assign({role, route}, pipeline.id);
   return &pipelines_.emplace(pipeline.id, std::move(pipeline)).first->second;
 }
 
@@ -294,6 +311,7 @@ void Pipelines::RetireUnplanned(const Layout& layout) {
       Retire(pipeline);
     }
   }
+  Index();
   flows_before_layout_ = Flows();
 }
 
@@ -305,6 +323,7 @@ void Pipelines::RetireClosing(const Layout& layout) {
     });
     if (closing) Retire(pipeline);
   }
+  Index();
 }
 
 void Pipelines::Retire(Pipeline& pipeline) {
@@ -337,6 +356,7 @@ void Pipelines::Close(PipelineId id, const std::vector<PipelineHop>& kept) {
   flows_.Closed(found->second.edges, FlowOf(found->second));
   closed_ += found->second.scheduler->Stats().CountersOnly();
   pipelines_.erase(found);
+  Index();
 }
 
 void Pipelines::TouchAll() {

@@ -181,6 +181,24 @@ class Pipelines {
     Status reason;   // of the last one
   };
 
+  // Orders roles and routes, those of keys and those that are looked for.
+  struct RouteOrder {
+    using Key = std::pair<StageRole, Route>;
+    using View = std::pair<StageRole, const Route*>;
+    using is_transparent = void;
+    bool operator()(const Key& a, const Key& b) const {
+      return Less(a.first, a.second, b.first, b.second);
+    }
+    bool operator()(const Key& a, const View& b) const {
+      return Less(a.first, a.second, b.first, *b.second);
+    }
+    bool operator()(const View& a, const Key& b) const {
+      return Less(a.first, *a.second, b.first, b.second);
+    }
+    static bool Less(StageRole role_a, const Route& a, StageRole role_b, const Route& b);
+  };
+
+  void Index();
   Pipeline* Open(const Layout& layout, const Route& route, StageRole role, Time now);
   void SendOpen(const Pipeline& pipeline, const Layout& layout, int num_blocks);
   void LimitPrompts(Pipeline& pipeline);
@@ -195,6 +213,7 @@ class Pipelines {
   Outbox& outbox_;
   KvMemory& memory_;
   std::map<PipelineId, Pipeline> pipelines_;
+  std::map<RouteOrder::Key, PipelineId, RouteOrder> by_route_;  // those that do not retire
   std::set<PipelineId> dirty_;            // something changed since their last step was formed
   PipelineTurns turns_;                   // of pipelines that must not run at the same time
   std::set<PipelineId> ask_again_;        // pipelines whose turn it may be now

@@ -3,18 +3,13 @@
 // arguments.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 
 #include "base/clock.h"
 #include "cluster/control/pipelines/pipelines.h"
 #include "cluster/control/routing/requests.h"
-#include "sched/scheduler.h"
 
 namespace millrace::cluster {
-
-// What its pipeline computes before the request's first token there, beyond what a decode computes.
-int64_t PrefillTokens(const sched::NewRequest& request);
 
 // By the prompts ahead of it and its own. `apart`: the plan has pipelines that compute prompts
 // only. nullopt: no pipeline for prompts is open, or none has measured its rate.

@@ -9,6 +9,31 @@
 #include "base/check.h"
 
 namespace millrace::cluster {
+namespace {
+
+// A request without a token begins with its prompt, however often it has lost its pipeline. If
+// several sequences need the prompt's log-probabilities, or are beams, it is computed where they
+// will be decoded.
+WaitsFor WhatItWaitsFor(const Requests::Request& request) {
+  const SamplingParams& params = *request.spec.params;
+  const bool stays = params.beam_search || (request.n() > 1 && params.prompt_logprobs);
+  const bool begins =
+      std::ranges::all_of(request.waiting->resumed, [](const sched::ResumedSequence& sequence) {
+        return sequence.finished || sequence.output.empty();
+      });
+  return begins && !stays ? WaitsFor::kPrompt : WaitsFor::kDecode;
+}
+
+}  // namespace
+
+int64_t PrefillTokens(const sched::NewRequest& request) {
+  int64_t tokens = std::ssize(*request.prompt);
+  for (const sched::ResumedSequence& sequence : request.resumed) {
+    if (!sequence.finished) tokens += std::max<int64_t>(std::ssize(sequence.output) - 1, 0);
+  }
+  for (int imported : request.imported_tokens) tokens -= imported;
+  return std::max<int64_t>(tokens, 0);
+}
 
 Status Requests::Add(sched::NewRequest request, Time now) {
   const RequestId id = request.id;
@@ -19,9 +44,9 @@ Status Requests::Add(sched::NewRequest request, Time now) {
     return InvalidArgument(fmt::format("the prompt has {} tokens, the model's context has {}",
                                        prompt_tokens, options_.max_model_len));
   }
-  if (std::ssize(queue_) >= options_.waiting_max) {
-    return ResourceExhausted(fmt::format("{} requests are waiting, the limit is {}", queue_.size(),
-                                         options_.waiting_max));
+  if (std::cmp_greater_equal(waiting(), options_.waiting_max)) {
+    return ResourceExhausted(
+        fmt::format("{} requests are waiting, the limit is {}", waiting(), options_.waiting_max));
   }
   Request added;
   added.spec = request;
@@ -37,13 +62,43 @@ Status Requests::Add(sched::NewRequest request, Time now) {
 
 void Requests::Wait(RequestId id, sched::NewRequest next, Time now) {
   Request& request = all_.at(id);
+  LeaveQueue(id, request);
   request.pipeline.reset();
   request.waiting = std::move(next);
   request.waits_since = now;
-  request.waits_until = now + options_.waiting_limit;
-  request.ahead = static_cast<int>(queue_.size());
-  queue_.emplace(request.arrived, id);
+  request.waits_until = Waited(now) + options_.waiting_limit;
+  request.ahead = static_cast<int>(waiting());
+  JoinQueue(id, request);
   try_queue_ = true;
+}
+
+int64_t Requests::PrefillTokensOf(const Request& request) {
+  return request.delivered == 0 ? PrefillTokens(*request.waiting) : 0;
+}
+
+void Requests::JoinQueue(RequestId id, Request& request) {
+  request.waits_for = WhatItWaitsFor(request);
+  queues_[Index(request.waits_for)].emplace(request.arrived, id);
+  expiries_.emplace(request.waits_until, id);
+  waiting_prefill_tokens_ += PrefillTokensOf(request);
+}
+
+void Requests::LeaveQueue(RequestId id, const Request& request) {
+  if (!request.waiting) return;
+  queues_[Index(request.waits_for)].erase({request.arrived, id});
+  expiries_.erase({request.waits_until, id});
+  waiting_prefill_tokens_ -= PrefillTokensOf(request);
+}
+
+std::optional<Requests::Place> Requests::NextWaiting(std::optional<Place> place,
+                                                     std::span<const WaitsFor> queues) const {
+  std::optional<Place> next;
+  for (const WaitsFor what : queues) {
+    const std::set<Place>& queue = queues_[Index(what)];
+    const auto found = place ? queue.upper_bound(*place) : queue.begin();
+    if (found != queue.end() && (!next || *found < *next)) next = *found;
+  }
+  return next;
 }
 
 std::optional<TimeAccount> Requests::AccountOfWaiting(RequestId id, Time now) const {
@@ -58,21 +113,20 @@ std::optional<TimeAccount> Requests::AccountOfWaiting(RequestId id, Time now) co
   return account;
 }
 
-void Requests::Place(RequestId id, PipelineId pipeline) {
+void Requests::Enter(RequestId id, PipelineId pipeline) {
   Request& request = all_.at(id);
   request.pipeline = pipeline;
   request.prefilling = true;
   blame_.Started(id);
-  if (!request.waiting) return;
+  LeaveQueue(id, request);
   request.waiting.reset();
-  queue_.erase(KeyOf(id));
 }
 
 void Requests::Erase(RequestId id) {
-  queue_.erase(KeyOf(id));
+  LeaveQueue(id, all_.at(id));
   blame_.Cleared(id);
   all_.erase(id);
-  if (!queue_.empty()) try_queue_ = true;
+  if (waiting() > 0) try_queue_ = true;
 }
 
 Requests::Request* Requests::Find(RequestId id) {
@@ -83,13 +137,6 @@ Requests::Request* Requests::Find(RequestId id) {
 const Requests::Request* Requests::Find(RequestId id) const {
   const auto found = all_.find(id);
   return found == all_.end() ? nullptr : &found->second;
-}
-
-std::vector<RequestId> Requests::Queue() const {
-  std::vector<RequestId> ids;
-  ids.reserve(queue_.size());
-  for (const auto& [arrived, id] : queue_) ids.push_back(id);
-  return ids;
 }
 
 int Requests::MostBlocks(const Request& request) const {
@@ -115,8 +162,9 @@ int64_t Requests::OutputLimit(const Request& request) const {
 
 bool Requests::EndWaiting(RequestId id, FinishReason reason, const Status& error,
                           std::optional<int> index, Time now, std::vector<RequestOutput>& outputs) {
-  const Request& request = all_.at(id);
-  sched::NewRequest& waiting = *all_.at(id).waiting;
+  Request& request = all_.at(id);
+  LeaveQueue(id, request);  // what is left of it may wait for something else
+  sched::NewRequest& waiting = *request.waiting;
   const int n = request.n();
   if (waiting.resumed.empty()) waiting.resumed.resize(static_cast<size_t>(n));
   auto left = std::ranges::count(waiting.resumed, false, &sched::ResumedSequence::finished);
@@ -124,7 +172,7 @@ bool Requests::EndWaiting(RequestId id, FinishReason reason, const Status& error
     sched::ResumedSequence& sequence = waiting.resumed[static_cast<size_t>(i)];
     if (sequence.finished || (index && *index != i)) continue;
     sequence.finished = true;
-    all_.at(id).ended.push_back(i);
+    request.ended.push_back(i);
     RequestOutput& output = outputs.emplace_back();
     output.request = id;
     output.index = i;
@@ -134,23 +182,20 @@ bool Requests::EndWaiting(RequestId id, FinishReason reason, const Status& error
     output.times = waiting.times.value_or(RequestTimes{.arrived = request.arrived});
     output.account = std::make_shared<const TimeAccount>(*AccountOfWaiting(id, now));
   }
+  JoinQueue(id, request);
   return left == 0;
 }
 
-void Requests::StoodStill(Duration time) {
-  if (time == Duration{}) return;
-  for (const auto& [arrived, id] : queue_) {
-    Request& request = all_.at(id);
-    request.waits_until = request.waits_until + time;
-  }
-}
-
 std::vector<RequestId> Requests::Expired(Time now) const {
-  std::vector<RequestId> expired;
-  for (const auto& [arrived, id] : queue_) {
-    if (now > all_.at(id).waits_until) expired.push_back(id);
+  std::vector<Place> expired;
+  for (const auto& [until, id] : expiries_) {
+    if (Waited(now) <= until) break;
+    expired.emplace_back(all_.at(id).arrived, id);
   }
-  return expired;
+  std::ranges::sort(expired);
+  std::vector<RequestId> ids;
+  for (const auto& [arrived, id] : expired) ids.push_back(id);
+  return ids;
 }
 
 void Requests::Filter(PipelineId pipeline, std::vector<RequestOutput>& outputs, size_t first,
@@ -178,13 +223,22 @@ bool Requests::BeginsClass(BitClass bits, const RequestOutput& output) {
 }
 
 void Requests::CheckIntegrity() const {
+  size_t waiting = 0;
+  int64_t prefill_tokens = 0;
   for (const auto& [id, request] : all_) {
     MR_CHECK(request.pipeline.has_value() != request.waiting.has_value())
         << "request " << id << " is both in a pipeline and waiting, or neither";
-    MR_CHECK(request.waiting.has_value() == queue_.contains({request.arrived, id}))
-        << "request " << id << " waits but is not queued, or is queued but does not wait";
+    if (!request.waiting) continue;
+    ++waiting;
+    prefill_tokens += PrefillTokensOf(request);
+    MR_CHECK(request.waits_for == WhatItWaitsFor(request)) << "request " << id;
+    MR_CHECK(queues_[Index(request.waits_for)].contains({request.arrived, id}) &&
+             expiries_.contains({request.waits_until, id}))
+        << "request " << id << " waits but is not queued";
   }
-  MR_CHECK(queue_.size() <= all_.size()) << "more requests wait than exist";
+  MR_CHECK(this->waiting() == waiting && expiries_.size() == waiting)
+      << "a request is queued but does not wait";
+  MR_CHECK(prefill_tokens == waiting_prefill_tokens_);
 }
 
 }  // namespace millrace::cluster

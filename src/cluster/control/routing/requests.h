@@ -1,15 +1,20 @@
 // Requests: the requests that have not ended. Each waits in the queue or is in one pipeline. This
 // part keeps the queue, what was delivered, and which requests may be what kills pipelines.
 //
+// No call walks the queue: tens of thousands of requests may wait, and the costs of each must not
+// grow with the others.
+//
 // Owned by the controller, which chooses pipelines. Pure; one thread at a time.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <set>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -46,6 +51,13 @@ struct Placement {
   bool counts = true;         // false: the router that counted it is gone
 };
 
+// What its pipeline computes before the request's first token there, beyond what a decode computes.
+int64_t PrefillTokens(const sched::NewRequest& request);
+
+// Where prompts are computed apart, requests wait for two kinds of pipelines.
+enum class WaitsFor : uint8_t { kPrompt, kDecode };
+inline constexpr std::array kAllQueues = {WaitsFor::kPrompt, WaitsFor::kDecode};
+
 class Requests {
  public:
   struct Request {
@@ -55,11 +67,12 @@ class Requests {
     int64_t delivered = 0;               // tokens
     bool prefilling = false;             // its pipeline has not produced a token for it
     Time arrived, waits_since;
-    Time waits_until;  // then it fails if no pipeline has taken it
+    Time waits_until;  // then it fails if no pipeline has taken it; in Waited()
     // The class that computed its newest token; unset: it has none.
     std::optional<BitClass> bits;
     sched::NewRequest spec;                    // as the client sent it
     std::optional<sched::NewRequest> waiting;  // set while it waits: what its pipeline will get
+    WaitsFor waits_for = WaitsFor::kPrompt;    // while it waits
     std::optional<Placement> placement;        // unset: it waits for one
     std::vector<int> ended;                    // its sequences that have ended
     // For its account, while it waits: what the last attempt to place it lacked, and how many
@@ -83,7 +96,7 @@ class Requests {
   // The account of a request that waits, until now. nullopt: it does not.
   std::optional<TimeAccount> AccountOfWaiting(RequestId id, Time now) const;
   // It is in this pipeline, and waits no more.
-  void Place(RequestId id, PipelineId pipeline);
+  void Enter(RequestId id, PipelineId pipeline);
   // It has ended.
   void Erase(RequestId id);
 
@@ -94,9 +107,15 @@ class Requests {
   Request& at(RequestId id) { return all_.at(id); }
   const std::unordered_map<RequestId, Request>& all() const { return all_; }
   size_t size() const { return all_.size(); }
-  size_t waiting() const { return queue_.size(); }
-  // The requests that wait, by arrival.
-  std::vector<RequestId> Queue() const;
+  size_t waiting() const { return waiting(WaitsFor::kPrompt) + waiting(WaitsFor::kDecode); }
+  size_t waiting(WaitsFor what) const { return queues_[Index(what)].size(); }
+  // Tokens to be computed before the first ones of those that wait and have none.
+  int64_t waiting_prefill_tokens() const { return waiting_prefill_tokens_; }
+  // A place in the order of those that wait: by arrival.
+  using Place = std::pair<Time, RequestId>;
+  // The first one after `place` of these queues; nullopt: the first one, and none.
+  std::optional<Place> NextWaiting(std::optional<Place> place,
+                                   std::span<const WaitsFor> queues) const;
   // The maximum number of tokens that it may generate, over all its sequences.
   int64_t OutputLimit(const Request& request) const;
   // Tokens that it will probably generate in all, over its sequences, from now on and before.
@@ -121,8 +140,8 @@ class Requests {
   bool EndWaiting(RequestId id, FinishReason reason, const Status& error, std::optional<int> index,
                   Time now, std::vector<RequestOutput>& outputs);
   // This process stood still that long, which is no wait for a pipeline.
-  void StoodStill(Duration time);
-  // Those that have waited for too long.
+  void StoodStill(Duration time) { stood_still_ = stood_still_ + time; }
+  // Those that have waited for too long, by arrival.
   std::vector<RequestId> Expired(Time now) const;
 
   // Filters the outputs of a pipeline's scheduler, which are those from `first` on. Only the
@@ -143,11 +162,18 @@ class Requests {
   void CheckIntegrity() const;
 
  private:
-  std::pair<Time, RequestId> KeyOf(RequestId id) const { return {all_.at(id).arrived, id}; }
+  Time Waited(Time now) const { return now + Duration{-stood_still_.ns}; }
+  static size_t Index(WaitsFor what) { return static_cast<size_t>(what); }
+  static int64_t PrefillTokensOf(const Request& request);
+  void JoinQueue(RequestId id, Request& request);
+  void LeaveQueue(RequestId id, const Request& request);  // ignored if it does not wait
 
   const RequestsOptions options_;
   std::unordered_map<RequestId, Request> all_;
-  std::set<std::pair<Time, RequestId>> queue_;  // by arrival
+  std::array<std::set<Place>, 2> queues_;          // by what they wait for
+  std::set<std::pair<Time, RequestId>> expiries_;  // of those that wait
+  int64_t waiting_prefill_tokens_ = 0;
+  Duration stood_still_;  // so far
   bool try_queue_ = false;
   BlameLedger blame_;
   OutputEstimate outputs_;

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "base/testing/test_time.h"
@@ -34,6 +36,13 @@ class RequestsTest : public ::testing::Test {
     return output;
   }
 
+  Ids Queue(std::span<const WaitsFor> queues = kAllQueues) const {
+    Ids ids;
+    std::optional<Requests::Place> at;
+    while ((at = requests_.NextWaiting(at, queues))) ids.push_back(at->second);
+    return ids;
+  }
+
   Requests requests_{{.max_model_len = 16,
                       .waiting_max = 3,
                       .waiting_limit = Duration::Seconds(60),
@@ -47,13 +56,36 @@ TEST_F(RequestsTest, TheQueueIsInOrderOfArrival) {
   sched::NewRequest resumed = New(3);
   resumed.times = RequestTimes{.arrived = At(0)};
   ASSERT_TRUE(requests_.Add(std::move(resumed), At(3)).ok());
-  EXPECT_EQ(requests_.Queue(), (Ids{RequestId(3), RequestId(2), RequestId(1)}));
+  EXPECT_EQ(Queue(), (Ids{RequestId(3), RequestId(2), RequestId(1)}));
   EXPECT_EQ(requests_.Add(New(4), At(3)).code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(requests_.Find(RequestId(4)), nullptr);
-  requests_.Place(RequestId(2), kPipeline);
-  EXPECT_EQ(requests_.Queue(), (Ids{RequestId(3), RequestId(1)}));
+  requests_.Enter(RequestId(2), kPipeline);
+  EXPECT_EQ(Queue(), (Ids{RequestId(3), RequestId(1)}));
   EXPECT_EQ(requests_.waiting(), 2u);
   EXPECT_EQ(requests_.size(), 3u);
+}
+
+TEST_F(RequestsTest, ThoseThatDecodeHaveAQueueOfTheirOwn) {
+  constexpr std::array kPrompts = {WaitsFor::kPrompt}, kDecodes = {WaitsFor::kDecode};
+  Add(1, At(0));
+  Add(2, At(1));
+  requests_.Enter(RequestId(1), kPipeline);
+  sched::NewRequest resumed = New(1, /*n=*/2);
+  resumed.resumed = {{{TokenId{7}}, false}, {}};
+  requests_.at(RequestId(1)).delivered = 1;
+  requests_.Wait(RequestId(1), std::move(resumed), At(2));
+  EXPECT_EQ(Queue(kPrompts), Ids{RequestId(2)});
+  EXPECT_EQ(Queue(kDecodes), Ids{RequestId(1)});
+  EXPECT_EQ(Queue(), (Ids{RequestId(1), RequestId(2)}));
+  EXPECT_EQ(requests_.waiting(WaitsFor::kDecode), 1u);
+  EXPECT_EQ(requests_.waiting_prefill_tokens(), 4) << "of the one without a token";
+  // What is left of it has no token, so it begins with its prompt.
+  requests_.at(RequestId(1)).spec.params = New(1, 2).params;
+  EXPECT_FALSE(
+      requests_.EndWaiting(RequestId(1), FinishReason::kAbort, OkStatus(), 0, At(3), outputs_));
+  EXPECT_EQ(Queue(kPrompts), (Ids{RequestId(1), RequestId(2)}));
+  requests_.Erase(RequestId(2));
+  EXPECT_EQ(requests_.waiting_prefill_tokens(), 0);
 }
 
 TEST_F(RequestsTest, APromptMustLeaveRoomForAToken) {
@@ -64,10 +96,10 @@ TEST_F(RequestsTest, APromptMustLeaveRoomForAToken) {
 // A request that has left its pipeline returns to its place in the queue.
 TEST_F(RequestsTest, ArrivalStaysAndTheWaitBeginsAnew) {
   Add(1, At(0));
-  requests_.Place(RequestId(1), kPipeline);
+  requests_.Enter(RequestId(1), kPipeline);
   Add(2, At(10));
   requests_.Wait(RequestId(1), New(1), At(30));
-  EXPECT_EQ(requests_.Queue(), (Ids{RequestId(1), RequestId(2)}));
+  EXPECT_EQ(Queue(), (Ids{RequestId(1), RequestId(2)}));
   EXPECT_FALSE(requests_.at(RequestId(1)).pipeline);
   EXPECT_TRUE(requests_.Expired(At(70)).empty());
   EXPECT_EQ(requests_.Expired(At(71)), Ids{RequestId(2)});
@@ -78,8 +110,11 @@ TEST_F(RequestsTest, ArrivalStaysAndTheWaitBeginsAnew) {
 TEST_F(RequestsTest, ItsOwnPauseIsNoWait) {
   Add(1, At(0));
   requests_.StoodStill(Duration::Seconds(50));
+  Add(2, At(80));  // after the pause, which it did not see
   EXPECT_TRUE(requests_.Expired(At(110)).empty());
   EXPECT_EQ(requests_.Expired(At(111)), Ids{RequestId(1)});
+  EXPECT_EQ(requests_.Expired(At(140)), Ids{RequestId(1)});
+  EXPECT_EQ(requests_.Expired(At(141)), (Ids{RequestId(1), RequestId(2)}));
 }
 
 TEST_F(RequestsTest, TheQueueIsTriedAgainAfterAChange) {
@@ -88,7 +123,7 @@ TEST_F(RequestsTest, TheQueueIsTriedAgainAfterAChange) {
   EXPECT_TRUE(requests_.TakeTryQueue());
   EXPECT_FALSE(requests_.TakeTryQueue());
   Add(2, At(0));
-  requests_.Place(RequestId(1), kPipeline);
+  requests_.Enter(RequestId(1), kPipeline);
   (void)requests_.TakeTryQueue();
   requests_.Erase(RequestId(1));
   EXPECT_TRUE(requests_.TakeTryQueue()) << "its place is free";
@@ -100,8 +135,8 @@ TEST_F(RequestsTest, OnlyThePipelineThatHasARequestProducesItsOutputs) {
   Add(1, At(0));
   Add(2, At(0));
   Add(3, At(0));
-  requests_.Place(RequestId(1), kPipeline);
-  requests_.Place(RequestId(2), kOther);
+  requests_.Enter(RequestId(1), kPipeline);
+  requests_.Enter(RequestId(2), kOther);
   outputs_ = {Token(1), Token(2), Token(3), Token(4), Token(1, true)};
   outputs_.insert(outputs_.begin(), Token(2));  // of an earlier call
   std::vector<size_t> notable;
@@ -114,7 +149,7 @@ TEST_F(RequestsTest, OnlyThePipelineThatHasARequestProducesItsOutputs) {
   EXPECT_EQ(requests_.at(RequestId(1)).known_tokens(), 6);
   EXPECT_EQ(requests_.at(RequestId(2)).delivered, 0);
   // In another pipeline there is another first token.
-  requests_.Place(RequestId(1), kOther);
+  requests_.Enter(RequestId(1), kOther);
   outputs_ = {Token(1), Token(1), Token(1)};
   notable.clear();
   requests_.Filter(kOther, outputs_, 0, notable);
@@ -155,14 +190,14 @@ TEST_F(RequestsTest, ATokenClearsASuspect) {
   for (int id : {1, 2}) Add(id, At(0));
   const auto die = [&](int number, const char* worker) {
     const RequestId id(number);
-    requests_.Place(id, kPipeline);
+    requests_.Enter(id, kPipeline);
     requests_.blame().PipelineEnded(id, {.end = PipelineEnd::kDeath, .worker = worker}, 0);
     requests_.Wait(id, New(number), At(0));
   };
   for (const char* worker : {"w1", "w2"}) {
     for (int id : {1, 2}) die(id, worker);
   }
-  requests_.Place(RequestId(1), kPipeline);
+  requests_.Enter(RequestId(1), kPipeline);
   EXPECT_FALSE(requests_.blame().MayStart(RequestId(2)));
   (void)requests_.TakeTryQueue();
   std::vector<RequestOutput> outputs(1);

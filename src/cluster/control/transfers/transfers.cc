@@ -267,7 +267,7 @@ void Transfers::ChangeOwner(Pipeline& from, Pipeline& to, RequestId id, Migratio
   counters_.drained_moved += IsLeaving(from) ? 1 : 0;
   pipelines_.Remove(from, id);
   to.requests.Add(id, 0);
-  requests_.Place(id, to.id);
+  requests_.Enter(id, to.id);
   requests_.at(id).placement =
       Placement{.walk = {to.role, to.route}, .pipeline = to.id, .counts = false};
   if (!paused.pulls_rest) return;

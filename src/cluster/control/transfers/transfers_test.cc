@@ -82,7 +82,7 @@ class TransfersTest : public ::testing::Test {
     EXPECT_EQ(request.imported_tokens, std::vector<int>{kPrompt});
     ASSERT_TRUE(pipeline.scheduler->Add(std::move(request), now_).ok());
     pipeline.requests.Add(kRequest, 0);
-    requests_.Place(kRequest, pipeline.id);
+    requests_.Enter(kRequest, pipeline.id);
     FormSteps(pipeline);
   }
   void FormSteps(Pipeline& pipeline) {
