@@ -24,12 +24,17 @@ def scenarios(clients):
             Scenario("prefill", 512, 1, 1, 8))
 
 
+def seed_of(scenario, seed):
+    """Each scenario has prompts of its own: no server finds those of another in its prefix cache."""
+    return seed * 1000 + sum(scenario.name.encode())
+
+
 def load_command(binary, url, scenario, seed, folder):
     return [str(binary), "bench", "serve", "--base-url", url, "--model", "bench",
             "--dataset-name", "random", "--random-input-len", str(scenario.input_tokens),
             "--random-output-len", str(scenario.output_tokens), "--ignore-eos",
             "--num-prompts", str(scenario.requests), "--max-concurrency", str(scenario.clients),
-            "--num-warmups", str(min(scenario.clients, 2)), "--seed", str(seed), "--disable-tqdm",
+            "--num-warmups", str(min(scenario.clients, 2)), "--seed", str(seed_of(scenario, seed)), "--disable-tqdm",
             "--save-result", "--result-dir", str(folder), "--result-filename", "result.json"]
 
 

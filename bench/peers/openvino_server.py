@@ -39,7 +39,7 @@ class Engine:
         scheduler.cache_size = args.kv_cache_gb
         scheduler.max_num_batched_tokens = args.max_num_batched_tokens
         scheduler.max_num_seqs = args.max_num_seqs
-        scheduler.enable_prefix_caching = False
+        scheduler.enable_prefix_caching = True
         scheduler.dynamic_split_fuse = True
         self.pipeline = openvino_genai.ContinuousBatchingPipeline(
             str(args.model), scheduler, "CPU", {"INFERENCE_NUM_THREADS": args.threads})

@@ -93,4 +93,4 @@ class LlamaCpp(Peer):
                 "--alias", "bench", "--host", "127.0.0.1", "--port", port,
                 "--threads", setting.threads, "--parallel", SEQUENCES_MAX,
                 "--ctx-size", SEQUENCES_MAX * CONTEXT_TOKENS, "--flash-attn", "off",
-                "--no-cache-prompt", "--cache-ram", 0, "--no-warmup"], {}
+                "--no-warmup"], {}

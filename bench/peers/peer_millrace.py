@@ -20,4 +20,4 @@ class Millrace(Peer):
     def command(self, setting, port):
         return [setting.binary, "serve", setting.hf_model, "--host", "127.0.0.1", "--port", port,
                 "--threads", setting.threads, "--served-model-name", "bench",
-                "--max-model-len", CONTEXT_TOKENS, "--no-enable-prefix-caching"], {}
+                "--max-model-len", CONTEXT_TOKENS], {}

@@ -70,4 +70,4 @@ class Vllm(Peer):
         return [environment / "bin/vllm", "serve", setting.hf_model,
                 "--served-model-name", "bench", "--dtype", "bfloat16", "--host", "127.0.0.1",
                 "--port", port, "--max-model-len", CONTEXT_TOKENS,
-                "--max-num-seqs", SEQUENCES_MAX, "--no-enable-prefix-caching"], env
+                "--max-num-seqs", SEQUENCES_MAX], env

@@ -75,11 +75,18 @@ class Load(unittest.TestCase):
     def test_same_seed_and_lengths_for_every_server(self):
         scenario = load.Scenario("many", 128, 64, 16, 64)
         words = load.load_command("millrace", "http://127.0.0.1:1", scenario, 7, "/f")
-        for option, value in (("--seed", "7"), ("--random-input-len", "128"),
+        for option, value in (("--random-input-len", "128"),
                               ("--random-output-len", "64"), ("--max-concurrency", "16"),
                               ("--num-prompts", "64"), ("--base-url", "http://127.0.0.1:1")):
             self.assertEqual(words[words.index(option) + 1], value)
         self.assertIn("--ignore-eos", words)
+        again = load.load_command("millrace", "http://127.0.0.1:2", scenario, 7, "/f")
+        self.assertEqual(words[words.index("--seed") + 1], again[again.index("--seed") + 1])
+
+    def test_no_prompt_comes_twice(self):
+        seeds = [load.seed_of(scenario, seed) for scenario in load.scenarios(16)
+                 for seed in range(1, 20)]
+        self.assertEqual(len(set(seeds)), len(seeds))
 
     def test_figures(self):
         result = {"completed": 8, "total_input_tokens": 8 * 512, "total_output_tokens": 8,

@@ -2,7 +2,7 @@
 """Compares Millrace with other servers on this machine and prints Markdown.
 
 Every server loads the same random weights in bf16, is driven by `millrace bench serve` with the
-same token ids, keeps no prefixes, and has all cores; the load generator shares them. The servers
+same token ids, keeps prefixes as it does by default, and has all cores; the load generator shares them. The servers
 take turns within each round, one at a time, and the table has medians of the rounds.
 """
 import argparse

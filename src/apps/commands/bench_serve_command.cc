@@ -102,7 +102,16 @@ Status FitToServer(const BenchServeFlags& flags, net::HttpClient& http,
   return OkStatus();
 }
 
-// Requests like the first of the run.
+// A request like those of the run, and none of them: a server would find its prompt in the prefix
+// cache.
+Result<BenchRequest> OtherRequest(WorkloadOptions workload, const BenchRequest& first) {
+  if (workload.dataset != DatasetName::kRandom) return first;
+  workload.seed = ~workload.seed;
+  workload.num_prompts = 1;
+  MR_ASSIGN_OR_RETURN(const auto made, MakeWorkload(workload));
+  return made.front();
+}
+
 void WarmUp(LoadClient& client, const BenchServeFlags& flags, BenchRequest request) {
   if (flags.num_warmups == 0) return;
   request.arrival_s = 0;
@@ -152,10 +161,11 @@ Status RunBenchServe(const BenchServeFlags& flags) {
   workload.seed = static_cast<uint64_t>(flags.seed);
   MR_RETURN_IF_ERROR(FitToServer(flags, *http, target.headers, workload));
   MR_ASSIGN_OR_RETURN(const auto requests, MakeWorkload(workload));
-  MR_ASSIGN_OR_RETURN(target.model, TestRun(flags, *http, target, requests.front(), clock));
+  MR_ASSIGN_OR_RETURN(const BenchRequest other, OtherRequest(workload, requests.front()));
+  MR_ASSIGN_OR_RETURN(target.model, TestRun(flags, *http, target, other, clock));
   const std::string model = target.model;
   LoadClient client(*http, std::move(target), clock);
-  WarmUp(client, flags, requests.front());
+  WarmUp(client, flags, other);
   PrintTraffic(flags);
   const auto result = Measure(client, flags, requests, clock);
   report_options.duration_s = result.duration_s;
