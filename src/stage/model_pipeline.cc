@@ -7,12 +7,17 @@ namespace millrace::stage {
 Result<std::unique_ptr<ModelPipeline>> ModelPipeline::Open(PipelineId id,
                                                            const StagePipeline& options,
                                                            const model::Model& model,
-                                                           tensor::Device& device) {
+                                                           tensor::Device& device,
+                                                           KvPopulator* populator) {
   std::unique_ptr<ModelPipeline> pipeline(new ModelPipeline(id, options, device));
   tensor::KvShape shape = model.KvShapeFor(options.block_size, options.num_blocks);
   shape.num_layers = options.layers.size();
   shape.huge_pages = !options.shares_memory;
   MR_ASSIGN_OR_RETURN(pipeline->kv_, device.NewKvPool(shape));
+  // Pipelines that share memory give theirs back, so none is taken before it is needed.
+  if (populator != nullptr && !options.shares_memory) {
+    pipeline->populated_ = populator->Add(pipeline->kv_);
+  }
   if (options.num_host_blocks == 0) return pipeline;
   shape.num_blocks = options.num_host_blocks;
   MR_ASSIGN_OR_RETURN(pipeline->host_kv_, device.NewKvPool(shape, tensor::Place::kHost));
@@ -46,6 +51,7 @@ Status ModelPipeline::TakeIn(const StagePart& part, size_t row_bytes) {
   }
   for (const SequenceView& sequence : part.sequences) {
     if (options_.last) samplings_.at(sequence.id).Record(sequence.start, sequence.tokens);
+    if (populated_ && !sequence.blocks.empty()) populated_->Uses(sequence.blocks.back());
     spans_.push_back({rows(), sequence.num_tokens(), sequence.start, sequence.blocks});
     for (int position = sequence.start; position < sequence.end(); ++position) {
       positions_.push_back(position);

@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "model/model.h"
+#include "stage/kv_populator.h"
 #include "stage/sampler.h"
 #include "stage/stage.h"
 #include "tensor/device.h"
@@ -19,13 +20,17 @@ namespace millrace::stage {
 
 class ModelPipeline {
  public:
-  // REQUIRES: the pipeline's layers are among the model's.
+  // `populator`: has the pool's memory ready ahead of need; null: nothing does. REQUIRES: the
+  // pipeline's layers are among the model's.
   static Result<std::unique_ptr<ModelPipeline>> Open(PipelineId id, const StagePipeline& options,
                                                      const model::Model& model,
-                                                     tensor::Device& device);
+                                                     tensor::Device& device,
+                                                     KvPopulator* populator);
 
   const StagePipeline& options() const { return options_; }
   const std::shared_ptr<tensor::KvPool>& kv() const { return kv_; }
+  // Null: nothing has the pool's memory ready.
+  const std::shared_ptr<KvPopulator::Pool>& populated() const { return populated_; }
 
   // Moves the plan's blocks and takes the part's tokens in.
   Status Begin(const StagePart& part, size_t row_bytes);
@@ -47,7 +52,8 @@ class ModelPipeline {
   const PipelineId id_;
   const StagePipeline options_;
   tensor::Device& device_;
-  std::shared_ptr<tensor::KvPool> kv_;                       // shared with transfers in progress
+  std::shared_ptr<tensor::KvPool> kv_;  // shared with transfers in progress
+  std::shared_ptr<KvPopulator::Pool> populated_;
   std::unique_ptr<tensor::KvPool> host_kv_;                  // swap pool; null if there is none
   std::unordered_map<SequenceId, SamplingState> samplings_;  // at the last hop
   std::vector<int32_t> positions_;

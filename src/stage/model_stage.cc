@@ -6,8 +6,21 @@
 
 namespace millrace::stage {
 
-ModelStage::ModelStage(std::unique_ptr<tensor::Device> device, std::unique_ptr<model::Model> model)
-    : device_(std::move(device)), model_(std::move(model)), sampling_(*model_, *device_) {}
+size_t KvAheadBytes(const model::Model& model) {
+  const tensor::KvShape shape = model.KvShapeFor(tensor::kKvBlockUnit, 1);
+  const tensor::PoolKvBox token{0, shape.num_layers, 0, shape.num_kv_heads, 0, 1};
+  return std::min(2 * static_cast<size_t>(model.max_model_len()) * token.Bytes(shape),
+                  kKvAheadBytesMax);
+}
+
+ModelStage::ModelStage(std::unique_ptr<tensor::Device> device, std::unique_ptr<model::Model> model,
+                       size_t kv_ahead_bytes)
+    : device_(std::move(device)),
+      model_(std::move(model)),
+      sampling_(*model_, *device_),
+      populator_(kv_ahead_bytes == 0 ? nullptr : std::make_unique<KvPopulator>(kv_ahead_bytes, [] {
+        return ReadMemoryAvailable();
+      })) {}
 
 size_t ModelStage::row_bytes() const { return model_->Hidden(1).row_bytes(); }
 
@@ -47,7 +60,8 @@ Status ModelStage::OpenPipeline(PipelineId pipeline, const StagePipeline& option
   if (pipelines_.contains(pipeline)) {
     return FailedPrecondition(fmt::format("pipeline {} is already open", pipeline.value()));
   }
-  MR_ASSIGN_OR_RETURN(auto opened, ModelPipeline::Open(pipeline, options, *model_, *device_));
+  MR_ASSIGN_OR_RETURN(auto opened,
+                      ModelPipeline::Open(pipeline, options, *model_, *device_, populator_.get()));
   const MutexLock lock(pipelines_mutex_);
   pipelines_.emplace(pipeline, std::move(opened));
   return OkStatus();
@@ -71,6 +85,7 @@ void ModelStage::ReturnBlocks(PipelineId pipeline, std::span<const BlockIndex> b
 }
 
 Status ModelStage::Run(std::span<StagePart> parts) {
+  const KvPopulator::Batch batch(populator_.get());
   layers_time_ = {};
   Collect(parts);
   const std::span<Member> all(members_);
@@ -251,6 +266,7 @@ Result<ModelStage::PipelinePool> ModelStage::PoolOf(PipelineId pipeline, const K
       return NotFound(fmt::format("pipeline {} is not open", pipeline.value()));
     }
     pool.kv = found->second->kv();
+    pool.populated = found->second->populated();
     layers = found->second->options().layers;
   }
   const auto [first_head, end_head] = kv_heads();
@@ -289,6 +305,7 @@ Status ModelStage::ReadKv(PipelineId pipeline, const KvBox& box, std::span<const
 Status ModelStage::WriteKv(PipelineId pipeline, const KvBox& box,
                            std::span<const BlockIndex> blocks, std::span<const std::byte> in) {
   MR_ASSIGN_OR_RETURN(const PipelinePool pool, PoolOf(pipeline, box, blocks));
+  if (pool.populated && !blocks.empty()) pool.populated->Uses(std::ranges::max(blocks));
   device_->ImportKv(*pool.kv, pool.box, blocks, in);
   return OkStatus();
 }

@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "model/model.h"
+#include "stage/kv_populator.h"
 #include "stage/model_pipeline.h"
 #include "stage/sampling_pass.h"
 #include "stage/stage.h"
@@ -31,8 +32,10 @@ namespace millrace::stage {
 
 class ModelStage : public Stage {
  public:
-  // The model must be on `device`.
-  ModelStage(std::unique_ptr<tensor::Device> device, std::unique_ptr<model::Model> model);
+  // The model must be on `device`. `kv_ahead_bytes`: KV memory that is kept ready for what comes
+  // (KvPopulator); 0: none, it comes when it is first written.
+  ModelStage(std::unique_ptr<tensor::Device> device, std::unique_ptr<model::Model> model,
+             size_t kv_ahead_bytes = 0);
 
   LayerRange layers() const override { return model_->layers(); }
   size_t row_bytes() const override;
@@ -78,6 +81,7 @@ class ModelStage : public Stage {
   // meanwhile.
   struct PipelinePool {
     std::shared_ptr<tensor::KvPool> kv;
+    std::shared_ptr<KvPopulator::Pool> populated;  // may be null
     tensor::PoolKvBox box;
   };
 
@@ -96,6 +100,7 @@ class ModelStage : public Stage {
                                                   // objects on it
   const std::unique_ptr<model::Model> model_;
   SamplingPass sampling_;
+  const std::unique_ptr<KvPopulator> populator_;  // null: none; outlives the pipelines
   mutable Mutex pipelines_mutex_;  // for transfers: only the stage's thread changes the map
   std::unordered_map<PipelineId, std::unique_ptr<ModelPipeline>> pipelines_;
 
@@ -107,5 +112,10 @@ class ModelStage : public Stage {
   std::vector<tensor::RowRange> groups_;  // rows that are at the same layer and adjacent
   Duration layers_time_;
 };
+
+// What is kept ready by default: the KV of two of the model's longest sequences in these layers,
+// but at most kKvAheadBytesMax.
+inline constexpr size_t kKvAheadBytesMax = size_t{1} << 30;
+size_t KvAheadBytes(const model::Model& model);
 
 }  // namespace millrace::stage

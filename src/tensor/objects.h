@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <span>
 
+#include "base/status.h"
 #include "core/model_spec.h"
 #include "core/step_plan.h"
 
@@ -102,6 +103,12 @@ class KvPool {  // the bytes of KV blocks; kv/ tracks which sequence a block bel
   // Gives the memory of the blocks back to the system as far as they fill pages; their content is
   // lost. Any thread, while others use other blocks. REQUIRES: the blocks are in the pool.
   virtual void ReturnMemory(std::span<const BlockIndex> blocks) = 0;
+  // Takes from the system now what the first write to these blocks of a layer would take. Any
+  // thread, while others use the pool. A device whose memory is there from the start has nothing to
+  // do. kUnimplemented: this system cannot. REQUIRES: the blocks are in the pool.
+  virtual Status Populate(int /*layer*/, BlockIndex /*first*/, BlockIndex /*end*/) {
+    return OkStatus();
+  }
 };
 
 // Layers and heads of a pool, and tokens of one sequence: the unit of ExportKv and ImportKv.

@@ -209,6 +209,12 @@ def batched_tokens(server, value):
     same(max(map(sum, batches(server))), int(value))
 
 
+def waiting_limit(server, value):
+    status, text = server.post("/v1/completions", {"prompt": [[7]] * 100, "max_tokens": 40})
+    same(status, 429)
+    check(f"the limit is {value}" in text, text)
+
+
 def no_prefix_caching(server, _):
     answers = [server.complete(prompt=[9] * 100) for _ in range(2)]
     details = answers[1]["usage"].get("prompt_tokens_details") or {}
@@ -296,6 +302,21 @@ def threads(server, value):
 def kernels(server, value):
     for worker in server.status()["workers"]:
         check(value in worker["device"].split(), worker["device"])
+
+
+def populates_memory(pid, value):
+    """A thread has KV memory ready ahead of need, unless it is off."""
+    names = {path.read_text().strip() for path in pathlib.Path(f"/proc/{pid}/task").glob("*/comm")}
+    same("kv-populate" in names, value != "off")
+
+
+def populates(server, value):
+    for pid in server.workers().values() or [server.process.pid]:
+        populates_memory(pid, value)
+
+
+def worker_populates(worker, value):
+    populates_memory(worker.process.pid, value)
 
 
 def bound_memory(pid, value):

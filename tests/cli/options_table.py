@@ -133,6 +133,7 @@ def sizes(kind, at):
         "--block-size": Row("32", effects.block_size),
         "--max-num-seqs": Row("3", effects.sequences),
         "--max-num-batched-tokens": Row("48", effects.batched_tokens),
+        "--max-waiting": Row("30", effects.waiting_limit),
         "--no-enable-prefix-caching": Row((), effects.no_prefix_caching),
         "--scheduling-policy": Row("priority", effects.priority),
         "--seed": Row("7", effects.seed),
@@ -170,6 +171,7 @@ def memory(kind, at):
     }
     if kind != "serve --cluster":
         rows["--kv-cache-memory"] = Row("4MiB", effects.kv_memory)
+        rows["--populate-kv"] = Row("off" if kind == "serve" else "1MiB", effects.populates)
     if kind != "serve":
         rows["--tensor-parallel-size"] = Row("2", effects.ranks)
     return rows
@@ -255,6 +257,7 @@ REFUSED = {
     "serve --cluster": {
         "--threads": ("3", "give it to each `millrace worker`"),
         "--kv-cache-memory": ("4MiB", "give it to each `millrace worker`"),
+        "--populate-kv": ("off", "give it to each `millrace worker`"),
         "--cpu-features": ("avx2", "give it to each `millrace worker`"),
         "--activations": ("bf16x2", "give it to each `millrace worker`"),
         "--numa-node": ("0", "give it to each `millrace worker`"),
@@ -285,6 +288,7 @@ def workers(at):
         "--numa-node": Row("0", effects.worker_numa_node),
         "--activations": Row("bf16x2", effects.worker_kernels),
         "--kv-cache-memory": Row("3MiB", effects.worker_kv),
+        "--populate-kv": Row("off", effects.worker_populates),
         "--zone": Row("east", effects.worker_zone),
         "--price": Row("0.12 USD/h", effects.worker_price),
         "--spot": Row((), effects.worker_spot),

@@ -30,6 +30,7 @@ Result<cluster::ControllerHostOptions> ControllerOptionsFor(const EngineFlags& f
   s.num_host_blocks = model.kv.num_host_blocks;
   s.max_num_seqs = flags.max_num_seqs;
   s.max_num_batched_tokens = flags.max_num_batched_tokens;
+  s.max_waiting = c.waiting_max = flags.max_waiting;
   s.max_model_len = model.kv.max_model_len;
   s.policy = flags.policy;
   s.kv_policy = flags.kv_policy;

@@ -18,6 +18,7 @@ TEST(ControllerHostOptions, PassesOnEverySchedulerFlag) {
   flags.preemption = sched::PreemptionMode::kSwap;
   flags.policy = sched::SchedulingPolicy::kPriority;
   flags.kv_policy = sched::KvPolicy::kOrcaMax;
+  flags.max_waiting = 21;
   flags.seed = 5;
   LocalModel model;
   model.path.name = "demo";
@@ -37,6 +38,8 @@ TEST(ControllerHostOptions, PassesOnEverySchedulerFlag) {
   EXPECT_EQ(s.num_host_blocks, 13);
   EXPECT_EQ(s.max_num_seqs, 7);
   EXPECT_EQ(s.max_num_batched_tokens, 99);
+  EXPECT_EQ(s.max_waiting, 21);
+  EXPECT_EQ(options->controller.waiting_max, 21);
   EXPECT_EQ(s.max_model_len, 300);
   EXPECT_EQ(s.policy, sched::SchedulingPolicy::kPriority);
   EXPECT_EQ(s.kv_policy, sched::KvPolicy::kOrcaMax);

@@ -68,7 +68,7 @@ Result<std::string> FingerprintOf(const std::string& folder) {
 }
 
 Status StartController(const EngineFlags& flags, std::unique_ptr<tensor::Device> device,
-                       std::unique_ptr<model::Model> weights, const Clock& clock,
+                       std::unique_ptr<model::Model> weights, bool serves, const Clock& clock,
                        LocalModel& model) {
   MR_ASSIGN_OR_RETURN(cluster::ControllerHostOptions options, ControllerOptionsFor(flags, model));
   options.controller.identity.model_fingerprint = model.weights_fingerprint;
@@ -81,7 +81,9 @@ Status StartController(const EngineFlags& flags, std::unique_ptr<tensor::Device>
   worker.join.address.data = "inside";  // for the log only; no peer connects
   worker.join.device = model.device_name;
   worker.join.memory_bytes = device->MemoryAvailable().bytes;
-  worker.stage = std::make_shared<stage::ModelStage>(std::move(device), std::move(weights));
+  const auto ahead = static_cast<size_t>(
+      flags.populate_kv.value_or(serves ? static_cast<int64_t>(stage::KvAheadBytes(*weights)) : 0));
+  worker.stage = std::make_shared<stage::ModelStage>(std::move(device), std::move(weights), ahead);
   MR_ASSIGN_OR_RETURN(std::shared_ptr<cluster::LocalCluster> here,
                       cluster::StartOneWorker(std::move(options), std::move(worker), clock));
   model.cluster = std::make_unique<ControllerAdmin>(here->host(), model.path.name, nullptr);
@@ -132,7 +134,8 @@ Result<std::unique_ptr<LocalModel>> LoadLocalModel(const EngineFlags& flags,
                                  model->kv.reason, ReadMemoryAvailable()));
   MR_RETURN_IF_ERROR(CheckKvFits(int64_t{model->kv.num_host_blocks} * demand.bytes_per_block,
                                  "--swap-space", ReadMemoryAvailable()));
-  MR_RETURN_IF_ERROR(StartController(flags, std::move(device), std::move(weights), clock, *model));
+  MR_RETURN_IF_ERROR(
+      StartController(flags, std::move(device), std::move(weights), options.serves, clock, *model));
   return model;
 }
 

@@ -51,7 +51,7 @@ void AddClusterOptions(Command& command, ServeClusterFlags* flags) {
 }
 
 void DescribeClusterMeaning(Command& command) {
-  for (const char* name : {"threads", "kv-cache-memory"}) {
+  for (const char* name : {"threads", "kv-cache-memory", "populate-kv"}) {
     command.Named(name).help += "; with --cluster it is an option of the workers";
   }
   command.Named("num-gpu-blocks-override").help +=
@@ -95,6 +95,7 @@ Status ValidateController(const ServeClusterFlags& flags, const ServeFlags& serv
   const EngineFlags& engine = serve.engine;
   const char* flag = engine.threads                         ? "--threads"
                      : engine.kv_bytes                      ? "--kv-cache-memory"
+                     : engine.populate_kv                   ? "--populate-kv"
                      : !engine.compute.cpu_features.empty() ? "--cpu-features"
                      : !engine.compute.activations.empty()  ? "--activations"
                      : engine.compute.numa_node             ? "--numa-node"
@@ -167,6 +168,8 @@ std::unique_ptr<Command> MakeServeCommand() {
   AddClusterOptions(*command, cluster.get());
   AddServerOptions(*command, flags.get());
   AddEngineOptions(*command, &flags->engine);
+  AddMaxWaitingOption(*command, &flags->engine);
+  AddPopulateKvOption(*command, kMemoryGroup, &flags->engine.populate_kv);
   AddEngineSeedOption(*command, &flags->engine);
   AddGeneralOptions(*command);
   DescribeClusterMeaning(*command);

@@ -92,6 +92,8 @@ std::vector<ops::ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const
                  std::to_string(threads),
                  "--kv-cache-memory",
                  std::to_string(kv_bytes),
+                 "--populate-kv",
+                 PopulateKvText(engine.populate_kv),
                  "--notice-source",  // it takes all of them away, so none could relieve another
                  "none",
                  "--log-level",
@@ -218,6 +220,8 @@ std::unique_ptr<Command> MakeUpCommand() {
   AddAutopilotOptions(*command, &flags->autopilot);
   AddServerOptions(*command, &flags->serve);
   AddEngineOptions(*command, &flags->serve.engine);
+  AddMaxWaitingOption(*command, &flags->serve.engine);
+  AddPopulateKvOption(*command, kMemoryGroup, &flags->serve.engine.populate_kv);
   AddEngineSeedOption(*command, &flags->serve.engine);
   AddGeneralOptions(*command);
   DescribeSharedOptions(*command);

@@ -43,6 +43,7 @@ struct WorkerFlags {
   int data_port = 0;
   std::optional<int> threads, max_model_len;
   std::optional<int64_t> kv_bytes, extra_bytes;
+  PopulateKv populate_kv;
   cluster::WeightsFrom weights = cluster::WeightsFrom::kAuto;
   std::string zone;
   std::optional<double> price_usd_per_hour;
@@ -112,6 +113,7 @@ Status RunWorker(const WorkerFlags& flags) {
                                              .weights = model.from_peers ? model.weights : nullptr,
                                              .threads = threads,
                                              .kv_bytes = flags.kv_bytes,
+                                             .populate_kv_bytes = flags.populate_kv,
                                              .extra_bytes = flags.extra_bytes,
                                              .max_model_len = flags.max_model_len});
   MR_ASSIGN_OR_RETURN(auto profiler,
@@ -239,6 +241,7 @@ std::unique_ptr<Command> MakeWorkerCommand() {
   AddMachineOptions(*command, flags.get());
   command->Add("Memory and threads", BytesOption("kv-cache-memory", &flags->kv_bytes),
                "Memory for the KV of all requests [default: 40 % of the free memory]");
+  AddPopulateKvOption(*command, "Memory and threads", &flags->populate_kv);
   command->Add("Memory and threads", BytesOption("weights-extra", &flags->extra_bytes),
                "Memory that a change of plan may take beside the layers that serve; a plan that "
                "needs more is given up [default: what these and their KV leave]");

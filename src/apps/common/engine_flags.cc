@@ -11,8 +11,8 @@ namespace millrace::apps {
 namespace {
 
 constexpr char kModelGroup[] = "Model";
-constexpr char kMemoryGroup[] = "Memory and scheduling";
 constexpr int kBlocksMax = 1 << 28;
+constexpr int kWaitingMax = 1 << 20;
 constexpr double kMemoryShareMost = 0.9;  // for KV that is asked for; computing needs the rest
 
 Status SetBlockSize(const std::string& text, int* target) {
@@ -167,6 +167,41 @@ void AddStepOptions(Command& command, const char* group, EngineFlags* flags) {
                               ServerSizes::kNumBatchedTokensMax),
                     &flags->max_num_batched_tokens, &flags->given.max_num_batched_tokens),
               "Maximum number of tokens in one step; longer prompts are computed in chunks");
+}
+
+void AddMaxWaitingOption(Command& command, EngineFlags* flags) {
+  command.Add(kMemoryGroup, IntOption("max-waiting", "N", &flags->max_waiting, 1, kWaitingMax),
+              "Requests that may wait for room in a pipeline, and as many again for a pipeline; "
+              "more are refused with status 429 and a time to try again");
+}
+
+void AddPopulateKvOption(Command& command, const char* group, PopulateKv* populate) {
+  const auto parse = [populate](const std::string& text) -> Status {
+    if (text == "auto") {
+      populate->reset();
+      return OkStatus();
+    }
+    if (text == "off") {
+      *populate = 0;
+      return OkStatus();
+    }
+    const auto bytes = ParseBytes(text);
+    if (!bytes.ok()) {
+      return InvalidArgument(
+          fmt::format("must be auto, off or a number of bytes such as 512MiB, got '{}'", text));
+    }
+    *populate = *bytes;
+    return OkStatus();
+  };
+  command.Add(group, CustomOption("populate-kv", "auto|off|BYTES", "auto", parse),
+              "KV memory that is kept ready beyond what is in use, while nothing is computed: a "
+              "prompt need not wait for the system to clear it. auto: that of two of the longest "
+              "sequences, at most 1GiB. A tenth of the free memory is left in any case");
+}
+
+std::string PopulateKvText(const PopulateKv& populate) {
+  if (!populate) return "auto";
+  return *populate == 0 ? "off" : std::to_string(*populate);
 }
 
 Option& AddPrefixCachingOption(Command& command, const char* group, EngineFlags* flags) {

@@ -18,6 +18,10 @@
 
 namespace millrace::apps {
 
+// --populate-kv: KV memory that is kept ready for requests to come. Unset: stage::KvAheadBytes of
+// the model; 0: none.
+using PopulateKv = std::optional<int64_t>;
+
 struct EngineFlags {
   std::string model;
   ops::HubFlags hub;
@@ -25,8 +29,10 @@ struct EngineFlags {
   int block_size = 16;
   std::optional<int> num_blocks;    // --num-gpu-blocks-override
   std::optional<int64_t> kv_bytes;  // --kv-cache-memory
+  PopulateKv populate_kv;
   int max_num_seqs = 128;
   int max_num_batched_tokens = 2048;
+  int max_waiting = 4096;  // --max-waiting of servers
   bool prefix_caching = true;
   std::string prefix_eviction{kv::kLru};
   sched::PreemptionMode preemption = sched::PreemptionMode::kAuto;
@@ -45,6 +51,14 @@ struct EngineFlags {
 // MODEL and the groups "Model" and "Memory and scheduling". `flags` must outlive the command.
 void AddEngineOptions(Command& command, EngineFlags* flags);
 // Single options of these groups, for commands that simulate or plan what a server does.
+// The group of the options for memory and scheduling.
+inline constexpr char kMemoryGroup[] = "Memory and scheduling";
+// For servers.
+void AddMaxWaitingOption(Command& command, EngineFlags* flags);
+// For servers and workers.
+void AddPopulateKvOption(Command& command, const char* group, PopulateKv* populate);
+// As --populate-kv takes it.
+std::string PopulateKvText(const PopulateKv& populate);
 void AddBlockSizeOption(Command& command, const char* group, EngineFlags* flags);
 // --max-num-seqs and --max-num-batched-tokens.
 void AddStepOptions(Command& command, const char* group, EngineFlags* flags);

@@ -47,6 +47,11 @@ class CpuKvPool : public KvPool {
       }
     }
   }
+  Status Populate(int layer, BlockIndex first, BlockIndex end) override {
+    const auto* from = static_cast<const uint8_t*>(memory_.data());
+    return memory_.Populate(static_cast<size_t>(block(layer, first) - from),
+                            static_cast<size_t>(end - first) * block_bytes());
+  }
   int value_dim() const { return (shape_.head_dim + 31) / 32 * 32; }
 
   // Of one head of one block of one layer.

@@ -3,7 +3,9 @@
 #include <fmt/core.h>
 #include <sys/mman.h>
 
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -47,6 +49,20 @@ void HostMemory::Return(size_t offset, size_t bytes) {
   const uintptr_t begin = (address + kPageBytes - 1) & ~(kPageBytes - 1);
   const uintptr_t end = (address + bytes) & ~(kPageBytes - 1);
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
+Status HostMemory::Populate(size_t offset, size_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(data_) + offset;
+  const uintptr_t begin = address & ~(kPageBytes - 1);
+  const uintptr_t end = (address + bytes + kPageBytes - 1) & ~(kPageBytes - 1);
+  for (;;) {
+    if (madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE) == 0) {
+      return OkStatus();
+    }
+    if (errno == EINTR || errno == EAGAIN) continue;
+    if (errno == EINVAL) return Unimplemented("the kernel is older than 5.14");
+    return ResourceExhausted(fmt::format("{} bytes: {}", bytes, std::strerror(errno)));
+  }
 }
 
 HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {

@@ -25,6 +25,10 @@ class HostMemory {
   // Gives the whole pages of the range back to the kernel; they are zero when touched again. Any
   // thread, while no other uses these pages.
   void Return(size_t offset, size_t bytes);
+  // Touches the pages of the range; their content stays. Any thread, while others use them.
+  // kUnimplemented: this kernel (before 5.14) has no call for it. kResourceExhausted: there is no
+  // memory.
+  Status Populate(size_t offset, size_t bytes);
 
  private:
   void* data_ = nullptr;
