@@ -1,7 +1,7 @@
 #include "kv/block_ledger.h"
 
 #include <algorithm>
-#include <optional>
+#include <functional>
 
 #include "base/check.h"
 
@@ -92,22 +92,28 @@ void BlockLedger::Take(PoolId from, int blocks) {
 }
 
 // Takes memory of one account until `to` can have `limit` blocks there, from the pool that asked
-// least recently first.
+// least recently first. A few pools give enough, so they are heaped and not sorted.
 void BlockLedger::TakeFromOthers(PoolId to, const Share& share, int limit) {
   const Account& account = accounts_.at(share.account);
-  std::vector<std::pair<uint64_t, PoolId>> others;
+  const Pool& taker = pools_.at(to);
+  const auto lacking = [&] {
+    return share.bytes_per_block * (limit - taker.limit) - (account.capacity - account.held);
+  };
+  if (lacking() <= 0) return;
+  others_.clear();
   for (PoolId id : account.pools) {
     const Pool& other = pools_.at(id);
-    if (id != to && !other.frozen && other.limit > other.kept) others.emplace_back(other.asked, id);
+    if (id != to && !other.frozen && other.limit > other.kept)
+      others_.emplace_back(other.asked, id);
   }
-  std::ranges::sort(others);
-  for (const auto& [asked, id] : others) {
-    const int64_t lacking =
-        share.bytes_per_block * (limit - pools_.at(to).limit) - (account.capacity - account.held);
-    if (lacking <= 0) return;
+  std::ranges::make_heap(others_, std::greater());
+  while (!others_.empty() && lacking() > 0) {
+    std::ranges::pop_heap(others_, std::greater());
+    const PoolId id = others_.back().second;
+    others_.pop_back();
     const Pool& other = pools_.at(id);
     const int64_t of_other = BytesPerBlock(other, share.account);
-    const int64_t blocks = (lacking + of_other - 1) / of_other;
+    const int64_t blocks = (lacking() + of_other - 1) / of_other;
     Take(id, static_cast<int>(std::min<int64_t>(blocks, other.limit - other.kept)));
   }
 }

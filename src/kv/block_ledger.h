@@ -18,6 +18,7 @@
 #include <map>
 #include <set>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/strong_id.h"
@@ -94,6 +95,7 @@ class BlockLedger {
   const Shrink shrink_;
   std::map<AccountId, Account> accounts_;
   std::map<PoolId, Pool> pools_;
+  std::vector<std::pair<uint64_t, PoolId>> others_;  // of one call; kept to reuse its memory
   uint64_t calls_ = 0;
 };
 

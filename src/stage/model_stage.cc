@@ -9,8 +9,8 @@ namespace millrace::stage {
 size_t KvAheadBytes(const model::Model& model) {
   const tensor::KvShape shape = model.KvShapeFor(tensor::kKvBlockUnit, 1);
   const tensor::PoolKvBox token{0, shape.num_layers, 0, shape.num_kv_heads, 0, 1};
-  return std::min(2 * static_cast<size_t>(model.max_model_len()) * token.Bytes(shape),
-                  kKvAheadBytesMax);
+  const size_t longest = static_cast<size_t>(model.max_model_len()) * token.Bytes(shape);
+  return std::min(kKvAheadSequences * longest, kKvAheadBytesMax);
 }
 
 ModelStage::ModelStage(std::unique_ptr<tensor::Device> device, std::unique_ptr<model::Model> model,

@@ -113,8 +113,9 @@ class ModelStage : public Stage {
   Duration layers_time_;
 };
 
-// What is kept ready by default: the KV of two of the model's longest sequences in these layers,
+// What is kept ready by default: the KV of some of the model's longest sequences in these layers,
 // but at most kKvAheadBytesMax.
+inline constexpr size_t kKvAheadSequences = 8;
 inline constexpr size_t kKvAheadBytesMax = size_t{1} << 30;
 size_t KvAheadBytes(const model::Model& model);
 

@@ -195,7 +195,7 @@ void AddPopulateKvOption(Command& command, const char* group, PopulateKv* popula
   };
   command.Add(group, CustomOption("populate-kv", "auto|off|BYTES", "auto", parse),
               "KV memory that is kept ready beyond what is in use, while nothing is computed: a "
-              "prompt need not wait for the system to clear it. auto: that of two of the longest "
+              "prompt need not wait for the system to clear it. auto: that of eight of the longest "
               "sequences, at most 1GiB. A tenth of the free memory is left in any case");
 }
 

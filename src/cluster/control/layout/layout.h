@@ -104,6 +104,7 @@ bool SameRoute(const Route& a, const Route& b);
 struct WorkerNeed {
   std::optional<BitClass> bits = {};      // only workers of this class; unset: of any
   int protocol = kProtocolVersionOldest;  // that they must speak (ProtocolFor)
+  friend bool operator==(const WorkerNeed&, const WorkerNeed&) = default;
 };
 // Whether every stage of some route is up that leads to an answer. If there is one, requests can be
 // served: its workers stand in for prefill workers that are missing.

@@ -53,6 +53,8 @@ void Placements::ForEachWaiting(const Visit& visit) {
 void Placements::Update() {
   if (!IsCurrent()) FollowLayout();
   stages_taken_down_ = false;
+  no_room_.clear();
+  serves_.clear();
   rooms_.clear();
   for (const LayoutStage& stage : layout().stages) rooms_.push_back(RoomOf(stage));
   CloseClassesThatCannotAnswer();
@@ -230,12 +232,33 @@ Pipeline* Placements::ChooseByFlow(const RouteNeed& need, Time now) {
   return nullptr;
 }
 
+bool Placements::Serves(const WorkerNeed& need) {
+  const auto found = std::ranges::find(serves_, need, &std::pair<WorkerNeed, bool>::first);
+  if (found != serves_.end()) return found->second;
+  return serves_.emplace_back(need, CanServe(layout(), need)).second;
+}
+
+// Where a request found no room, one like it that needs no less finds none. KV that it has
+// somewhere only narrows its choice.
+bool Placements::HadNoRoom(const RouteNeed& need) const {
+  return std::ranges::any_of(no_room_, [&](const NoRoom& before) {
+    return before.prompt == need.prompt && before.workers == need.workers &&
+           before.prompt_kv <= need.prompt_kv && before.all_kv <= need.all_kv;
+  });
+}
+
 std::optional<Placements::Choice> Placements::Choose(const Request& request, Time now) {
   const RouteNeed need = NeedOf(request);
+  if (HadNoRoom(need)) return std::nullopt;
   const bool by_load = options_.dispatch.has_value() || !layout().states_flow;
   Pipeline* pipeline = by_load ? ChooseByLoad(need, now) : nullptr;
   if (pipeline == nullptr) pipeline = ChooseByFlow(need, now);
-  if (pipeline == nullptr) return std::nullopt;
+  if (pipeline == nullptr) {
+    if (need.kv_at == nullptr && !stages_taken_down_) {
+      no_room_.push_back({need.prompt, need.workers, need.prompt_kv, need.all_kv});
+    }
+    return std::nullopt;
+  }
   const bool by_time =
       !options_.dispatch.has_value() || options_.dispatch->policy == DispatchPolicy::kPredictedTime;
   const bool is_new = request.waiting && request.waiting->resumed.empty();
@@ -316,19 +339,17 @@ Placements::Result Placements::Place(RequestId id, std::set<PipelineId>& full, T
   MR_CHECK(!request.placement) << "request " << id << " has a place already";
   std::optional<Choice> choice = Choose(request, now);
   request.lacks = TimeCause::kNoRoom;
-  if (!choice && !CanServe(layout())) {
+  if (!choice && !Serves({})) {
     request.lacks = TimeCause::kNoPipeline;
     return Result::kNoPipeline;
   }
-  if (!choice && LacksClass(request)) {
-    request.lacks = TimeCause::kOtherBits;
+  if (!choice) {
+    const WorkerNeed workers = WorkersFor(request);
+    if (Serves(workers)) return Result::kNoRoom;
+    const bool lacks_class = !Serves({.bits = workers.bits});
+    request.lacks = lacks_class ? TimeCause::kOtherBits : TimeCause::kNoPipeline;
     return Result::kLacksWorkers;
   }
-  if (!choice && LacksVersion(request)) {
-    request.lacks = TimeCause::kNoPipeline;
-    return Result::kLacksWorkers;
-  }
-  if (!choice) return Result::kNoRoom;
   const PipelineId pipeline = choice->pipeline->id;
   if (full.contains(pipeline)) return Result::kNoRoom;
   const RouteNeed need = NeedOf(request);

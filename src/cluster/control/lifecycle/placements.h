@@ -88,7 +88,17 @@ class Placements {
   void Sent() { dispatcher_.Sent(); }
 
  private:
+  // A request for which no walk had room.
+  struct NoRoom {
+    bool prompt = false;
+    WorkerNeed workers;
+    int64_t prompt_kv = 0, all_kv = 0;
+  };
+
   const Layout& layout() const { return deployment_.layout(); }
+  // Whether the layout serves requests that need such workers; asked once for all after an Update.
+  bool Serves(const WorkerNeed& need);
+  bool HadNoRoom(const RouteNeed& need) const;
   bool IsCurrent() const { return router_ && epoch_ == layout().plan.epoch; }
   void FollowLayout();
   template <typename Visit>
@@ -121,6 +131,9 @@ class Placements {
   std::optional<Router> router_;    // of the layout with epoch_, as rooms_
   std::vector<StageRoom> rooms_;    // by stage
   bool stages_taken_down_ = false;  // of rooms_, until the next Update
+  // Since the last Update: until the next one there is only less room.
+  std::vector<NoRoom> no_room_;
+  std::vector<std::pair<WorkerNeed, bool>> serves_;
   int64_t epoch_ = 0;
 };
 
