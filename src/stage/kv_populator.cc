@@ -15,8 +15,8 @@ namespace {
 constexpr double kKeptFree = 0.1;                      // of the memory that is free at the start
 constexpr int64_t kGrantBytes = int64_t{64} << 20;     // between two looks at the memory
 constexpr Duration kLookAgain = Duration::Seconds(1);  // while memory is short
-// Batches that follow each other leave gaps of less than this.
-constexpr Duration kIdleAfter = Duration::Millis(2);
+// Batches, and parts of a transfer, that follow each other leave gaps of less than this.
+constexpr Duration kIdleAfter = Duration::Millis(10);
 constexpr Duration kBusyPoll = Duration::Millis(5);
 constexpr int kWakesPerAhead = 8;  // as `ahead` is used up
 constexpr BlockIndex kNever = std::numeric_limits<BlockIndex>::max();
@@ -107,13 +107,13 @@ bool KvPopulator::Wait(std::optional<Duration> limit) {
   return !ends_;
 }
 
-void KvPopulator::BatchEnded() {
-  batch_ended_ns_ = clock_.Now().ns;
-  --batches_;
+void KvPopulator::UseEnded() {
+  use_ended_ns_ = clock_.Now().ns;
+  --uses_;
 }
 
 bool KvPopulator::Busy() const {
-  return batches_ > 0 || clock_.Now().ns - batch_ended_ns_ < kIdleAfter.ns;
+  return uses_ > 0 || clock_.Now().ns - use_ended_ns_ < kIdleAfter.ns;
 }
 
 bool KvPopulator::MemoryIsShort(size_t bytes) {

@@ -4,10 +4,11 @@
 // was used once.
 //
 // Its thread keeps the blocks after the last one in use ready, as many as `ahead_bytes` hold. It
-// works while no batch runs, a huge page at a time, so that a batch waits for no more than that; on
-// a busy host pages come when they are first written, as without it. Its priority is that of every
-// thread: one of low priority would hold the kernel's lock of this process's memory for long. It
-// stops while less than a tenth of the memory that was free at its start is left.
+// works while no batch runs and no KV is transferred, a huge page at a time, so that these wait for
+// no more than that; on a busy host pages come when they are first written, as without it. Its
+// priority is that of every thread: one of low priority would hold the kernel's lock of this
+// process's memory for long. It stops while less than a tenth of the memory that was free at its
+// start is left.
 //
 // Owned by a stage. Any thread may call it.
 #pragma once
@@ -87,17 +88,17 @@ class KvPopulator {
   // From now on the pool is kept ready, as long as somebody else holds it.
   std::shared_ptr<Pool> Add(const std::shared_ptr<tensor::KvPool>& pool);
 
-  // As long as one exists, a batch runs.
-  class Batch {
+  // As long as one exists, a batch runs or KV is transferred.
+  class Use {
    public:
-    explicit Batch(KvPopulator* populator) : populator_(populator) {  // null: none is told
-      if (populator_ != nullptr) ++populator_->batches_;
+    explicit Use(KvPopulator* populator) : populator_(populator) {  // null: none is told
+      if (populator_ != nullptr) ++populator_->uses_;
     }
-    ~Batch() {
-      if (populator_ != nullptr) populator_->BatchEnded();
+    ~Use() {
+      if (populator_ != nullptr) populator_->UseEnded();
     }
-    Batch(const Batch&) = delete;
-    Batch& operator=(const Batch&) = delete;
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
 
    private:
     KvPopulator* const populator_;
@@ -120,7 +121,7 @@ class KvPopulator {
   Entry* NextEntry();
   bool Busy() const;
   bool MemoryIsShort(size_t bytes);
-  void BatchEnded();
+  void UseEnded();
   void Wake();
   // Until Wake, or for `limit`. False: the end has come.
   bool Wait(std::optional<Duration> limit);
@@ -130,8 +131,8 @@ class KvPopulator {
   const int64_t kept_free_;
   SteadyClock clock_;
   std::atomic<size_t> populated_bytes_ = 0;
-  std::atomic<int> batches_ = 0;  // that run
-  std::atomic<int64_t> batch_ended_ns_ = 0;
+  std::atomic<int> uses_ = 0;  // now
+  std::atomic<int64_t> use_ended_ns_ = 0;
   Mutex mutex_;
   CondVar changed_;
   bool wake_ MR_GUARDED_BY(mutex_) = false;

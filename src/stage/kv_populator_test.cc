@@ -133,10 +133,10 @@ TEST_F(KvPopulatorTest, StaysAheadOfWhatIsUsed) {
   EXPECT_TRUE(Soon([&] { return populator.populated_bytes() == 4'000 * BlockBytes(shape_); }));
 }
 
-TEST_F(KvPopulatorTest, WaitsWhileABatchRuns) {
+TEST_F(KvPopulatorTest, WaitsWhileThePoolIsUsed) {
   KvPopulator populator(kPlenty, [] { return Free(int64_t{1} << 40); });
   {
-    const KvPopulator::Batch batch(&populator);
+    const KvPopulator::Use use(&populator);
     populator.Add(pool_);
     AWhile();
     EXPECT_EQ(pool_->ready(0), 0u);
@@ -159,7 +159,7 @@ TEST_F(KvPopulatorTest, ForgetsAPoolThatIsGone) {
   KvPopulator populator(kPlenty, [] { return Free(int64_t{1} << 40); });
   std::shared_ptr<KvPopulator::Pool> user;
   {
-    const KvPopulator::Batch batch(&populator);
+    const KvPopulator::Use use(&populator);
     const auto closed = std::make_shared<FakePool>(shape_);
     user = populator.Add(closed);
   }

@@ -85,7 +85,7 @@ void ModelStage::ReturnBlocks(PipelineId pipeline, std::span<const BlockIndex> b
 }
 
 Status ModelStage::Run(std::span<StagePart> parts) {
-  const KvPopulator::Batch batch(populator_.get());
+  const KvPopulator::Use use(populator_.get());
   layers_time_ = {};
   Collect(parts);
   const std::span<Member> all(members_);
@@ -297,6 +297,7 @@ Result<ModelStage::PipelinePool> ModelStage::PoolOf(PipelineId pipeline, const K
 
 Status ModelStage::ReadKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,
                           std::span<std::byte> out) const {
+  const KvPopulator::Use use(populator_.get());
   MR_ASSIGN_OR_RETURN(const PipelinePool pool, PoolOf(pipeline, box, blocks));
   device_->ExportKv(*pool.kv, pool.box, blocks, out);
   return OkStatus();
@@ -304,6 +305,7 @@ Status ModelStage::ReadKv(PipelineId pipeline, const KvBox& box, std::span<const
 
 Status ModelStage::WriteKv(PipelineId pipeline, const KvBox& box,
                            std::span<const BlockIndex> blocks, std::span<const std::byte> in) {
+  const KvPopulator::Use use(populator_.get());
   MR_ASSIGN_OR_RETURN(const PipelinePool pool, PoolOf(pipeline, box, blocks));
   if (pool.populated && !blocks.empty()) pool.populated->Uses(std::ranges::max(blocks));
   device_->ImportKv(*pool.kv, pool.box, blocks, in);
