@@ -41,11 +41,12 @@ struct Profile {
   int num_layers = 0;
   std::string device;
   int threads = 0;
-  StepFit step;                        // the whole model
-  StepFit layers;                      // all layers, without the rest
-  int64_t saturation_tokens = 0;       // DistServe's L_m; SaturationTokens(step)
-  double memory_copy_bytes_per_s = 0;  // bytes copied, not read plus written
-  std::optional<LinkFit> loopback;     // TCP on this machine
+  StepFit step;                                 // the whole model
+  StepFit layers;                               // all layers, without the rest
+  int64_t saturation_tokens = 0;                // DistServe's L_m; SaturationTokens(step)
+  double memory_copy_bytes_per_s = 0;           // bytes copied, not read plus written
+  std::optional<LinkFit> loopback;              // TCP on this machine
+  std::optional<double> hand_over_bytes_per_s;  // KV from worker to worker on this machine
   std::optional<FrontEnd> front_end;
   std::optional<Pace> pace;  // of the machine during the measurement
   std::vector<ProfileSample> samples;

@@ -179,6 +179,10 @@ Status ReadSamples(const Fields& fields, std::vector<ProfileSample>& samples) {
 Status ReadLinks(const Fields& fields, Profile& profile) {
   MR_RETURN_IF_ERROR(fields.Number("memory_copy_bytes_per_s", 0, kBytesPerSecondMax,
                                    profile.memory_copy_bytes_per_s));
+  if (fields.Has("hand_over_bytes_per_s")) {
+    MR_RETURN_IF_ERROR(fields.Number("hand_over_bytes_per_s", 1, kBytesPerSecondMax,
+                                     profile.hand_over_bytes_per_s.emplace()));
+  }
   if (!fields.Has("loopback")) return {};
   MR_ASSIGN_OR_RETURN(const Fields loopback, fields.Object("loopback"));
   LinkFit fit;
@@ -263,6 +267,9 @@ Json ToJson(const Profile& profile) {
     json["loopback"] = {{"latency_s", profile.loopback->link.latency_s},
                         {"bytes_per_s", profile.loopback->link.bytes_per_s},
                         {"relative_error", ToJson(profile.loopback->errors)}};
+  }
+  if (profile.hand_over_bytes_per_s) {
+    json["hand_over_bytes_per_s"] = *profile.hand_over_bytes_per_s;
   }
   if (profile.front_end) {
     json["front_end"] = {{"request_s", profile.front_end->request_s},

@@ -103,7 +103,9 @@ class Simulate(FolderTest):
 
     def test_prefill_and_decode_apart(self):
         args = [*OPT, "--rate", "8", "--num-requests", "1000"]
-        report = run_json(*args, "--prefill-instances", "1", "--decode-instances", "1")["runs"][0]
+        apart = ["--prefill-instances", "1", "--decode-instances", "1"]
+        self.assertIn("give --kv-bandwidth GB/S", refused(*args, *apart))
+        report = run_json(*args, *apart, "--kv-bandwidth", "25")["runs"][0]
         together = run_json(*args, "--instances", "2")["runs"][0]
         self.assertEqual(report["requests"], 1000)
         self.assertGreater(report["kv_transfer_ms"]["mean"], 1)
@@ -135,7 +137,7 @@ class Simulate(FolderTest):
         trace = self.folder / "spot.csv"
         trace.write_text("0,add,a\n0,add,b\n20000,remove,b\n40000,add,c\n")
         args = ["--model", "opt-13b", "--device", "a100-80gb", "--rate", "6", "--input-len", "256",
-                "--output-len", "128", "--num-requests", "600", "--availability", str(trace)]
+                "--output-len", "128", "--num-requests", "600", "--kv-bandwidth", "25", "--availability", str(trace)]
         moved = run_json(*args, "--notice", "5")["runs"][0]
         self.assertEqual(moved["output_tokens"], 600 * 128)
         fleet = moved["membership"]

@@ -21,6 +21,7 @@
 #include "model/model.h"
 #include "ops/hub/fetch_model.h"
 #include "ops/profile/grid.h"
+#include "ops/profile/hand_over.h"
 #include "ops/profile/links.h"
 #include "ops/profile/measure.h"
 #include "ops/profile/repeats.h"
@@ -135,13 +136,24 @@ Result<Measured> MeasureSteps(ops::StepRig& rig, const ops::ProfileLimits& limit
   return measured;
 }
 
+// Nothing, and a warning that says why, if it could not be measured.
+std::optional<double> HandOverOf(const std::shared_ptr<stage::Stage>& stage, const ModelSpec& spec,
+                                 int tokens_max, int repeats, const Clock& clock) {
+  const auto rate = ops::MeasureHandOver(stage, spec, tokens_max, repeats, clock);
+  if (rate.ok()) return *rate;
+  MR_LOG(warn, "the hand-over of KV was not measured: {}", rate.status().message());
+  return std::nullopt;
+}
+
 // None if the folder has no tokenizer: its steps can still be profiled.
-std::optional<cost::FrontEnd> FrontEndOf(Loaded& loaded, const Clock& clock) {
+std::optional<cost::FrontEnd> FrontEndOf(const Loaded& loaded, const ModelSpec& spec,
+                                         std::unique_ptr<stage::ModelStage> stage,
+                                         const Clock& clock) {
   FrontEndOptions options{.model = loaded.folder};
-  options.spec = loaded.rig->runner().model().spec();
+  options.spec = spec;
   options.max_model_len = loaded.limits.max_context;
   options.max_batched_tokens = loaded.limits.max_tokens;
-  auto measured = MeasureFrontEnd(options, loaded.rig->TakeStage(), clock);
+  auto measured = MeasureFrontEnd(options, std::move(stage), clock);
   if (measured.ok()) return *measured;
   MR_LOG(warn, "the overhead of serving was not measured: {}", measured.status().message());
   return std::nullopt;
@@ -199,6 +211,10 @@ void PrintSummary(const cost::Profile& profile, double undisturbed, const std::s
     fmt::print("Loopback    {:.1f} us + bytes / {}/s\n", profile.loopback->link.latency_s * 1e6,
                FormatBytes(static_cast<int64_t>(profile.loopback->link.bytes_per_s)));
   }
+  if (profile.hand_over_bytes_per_s) {
+    fmt::print("Hand-over   {}/s of KV from worker to worker on this machine\n",
+               FormatBytes(static_cast<int64_t>(*profile.hand_over_bytes_per_s)));
+  }
   if (undisturbed < kUndisturbedMin) {
     fmt::print(
         "Other programs took {:.0f} % of the measuring thread's time: stop them and measure "
@@ -225,7 +241,7 @@ Status RunProfile(const ProfileFlags& flags) {
   MR_RETURN_IF_ERROR(CheckOutput(flags.output));
   const SteadyClock clock;
   MR_ASSIGN_OR_RETURN(Loaded loaded, LoadRig(flags, clock));
-  const ModelSpec& spec = loaded.rig->runner().model().spec();
+  const ModelSpec spec = loaded.rig->runner().model().spec();
   cost::Profile measured;
   measured.model = loaded.model;
   measured.architecture = spec.architecture;
@@ -239,7 +255,11 @@ Status RunProfile(const ProfileFlags& flags) {
   measured.pace = std::move(steps.pace);
   measured.memory_copy_bytes_per_s = ops::MeasureMemoryCopy(flags.repeats, clock);
   measured.loopback = FitOfLoopback(flags.repeats, clock);
-  measured.front_end = FrontEndOf(loaded, clock);
+  std::unique_ptr<stage::ModelStage> stage = loaded.rig->TakeStage();
+  const std::shared_ptr<stage::Stage> lent(stage.get(), [](stage::Stage*) {});
+  measured.hand_over_bytes_per_s =
+      HandOverOf(lent, spec, loaded.limits.max_context, flags.repeats, clock);
+  measured.front_end = FrontEndOf(loaded, spec, std::move(stage), clock);
   MR_ASSIGN_OR_RETURN(const cost::Profile profile,
                       cost::FitProfile(std::move(measured), ops::ProfileKnots()));
   MR_RETURN_IF_ERROR(WriteFileAtomically(flags.output, cost::FormatProfile(profile)));

@@ -53,6 +53,7 @@ Status AddMeasuredCosts(const DeploymentFlags& flags, Deployment& out) {
         profile, LayersOf(i, flags.pipeline_parallel, profile.num_layers)));
   }
   out.cost_from = fmt::format("measured on {}, {}", profile.device, flags.profile);
+  out.kv_transfer.bytes_per_s = profile.hand_over_bytes_per_s.value_or(0);
   if (profile.front_end) {
     out.front_end = Duration::Seconds(profile.front_end->request_s);
     out.instance.scheduler_overhead_s = profile.front_end->step_s;
@@ -200,6 +201,17 @@ Status ValidatePlanFlags(const DeploymentFlags& flags) {
   return ValidateEngineFlags(flags.engine);
 }
 
+// A rate that nobody has measured would make the forecast wrong without a word.
+Status LacksKvBandwidth(const DeploymentFlags& flags) {
+  const char* why = flags.profile.empty()
+                        ? "an estimate of the device has no such rate"
+                        : "--profile has none: measure it again with this release";
+  return InvalidArgument(fmt::format(
+      "give --kv-bandwidth GB/S, the rate at which instances pull KV from each other; {}. "
+      "A network card of 100 Gbit/s carries at most 12.5",
+      why));
+}
+
 }  // namespace
 
 void AddDeploymentOptions(Command& command, DeploymentFlags* flags) {
@@ -243,7 +255,8 @@ void AddDeploymentOptions(Command& command, DeploymentFlags* flags) {
               IntOption("decode-instances", "N", &flags->decode_instances, 0, kInstancesMax),
               "Instances that only decode");
   command.Add(kDeploymentGroup, RealOption("kv-bandwidth", "GB/S", &flags->kv_gb_per_s, 1e-3, 1e5),
-              "Rate at which other instances pull KV from an instance");
+              "Rate at which other instances pull KV from an instance [default: the profile's; "
+              "without one that has measured it, it must be given]");
   AddMembershipOptions(command, kDeploymentGroup, &flags->membership);
   command.Add(kDeploymentGroup,
               IntOption("max-model-len", "TOKENS", &flags->engine.max_model_len, 1, 1 << 24),
@@ -331,7 +344,9 @@ Result<Deployment> MakeDeployment(const DeploymentFlags& flags) {
     out.instances = out.membership->instances;
   }
   out.kv_transfer.kv_bytes_per_token = static_cast<double>(out.spec.KvBytesPerToken());
-  out.kv_transfer.bytes_per_s = flags.kv_gb_per_s * 1e9;
+  if (flags.kv_gb_per_s) out.kv_transfer.bytes_per_s = *flags.kv_gb_per_s * 1e9;
+  const bool transfers = out.prefill_instances > 0 || out.membership;
+  if (transfers && out.kv_transfer.bytes_per_s <= 0) return LacksKvBandwidth(flags);
   const std::string shown = device ? std::string(device->name) : "the profiled machine";
   out.text = Describe(flags, shown, out.instance, out.instances);
   if (device && device->price_usd_per_hour > 0) {

@@ -31,7 +31,7 @@ struct DeploymentFlags {
   bool by_node = false;
   std::vector<std::string> node_profiles;           // DEVICE=FILE, of a plan's nodes
   int prefill_instances = 0, decode_instances = 0;  // both or neither; `instances` is their sum
-  double kv_gb_per_s = 25;
+  std::optional<double> kv_gb_per_s;                // none: the profile's
   sched::StepMix step_mix = sched::StepMix::kMixed;
   bool shares_prefixes = false;                 // the workload's prompts do
   std::optional<double> scheduler_overhead_us;  // default: the profile's, or zero

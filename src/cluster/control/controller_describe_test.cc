@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "cluster/control/flow_status.h"
 #include "cluster/control/testing/scripted_workers.h"
 
 namespace millrace::cluster {
@@ -120,6 +121,20 @@ TEST_F(Apart, HandOversCountByWorkers) {
   }
   EXPECT_EQ(c_->counters().hand_overs, 1u);
   EXPECT_EQ(c_->counters().hand_overs_failed, 0u);
+}
+
+TEST(UseHandOvers, ALinkHasTheRateOfWhatWasHandedOver) {
+  std::vector<LinkStatus> links = {
+      {"a", "b", 1e-4, 9e9, {}}, {"b", "a", 1e-4, 9e9, {}}, {"a", "c", 1e-4, 9e9, {}}};
+  EdgeFlows::Table flows;
+  flows[{"a", "b", EdgePhase::kHandOver}] = {.requests = 3, .bytes = 6'000'000, .seconds = 0.003};
+  flows[{"b", "a", EdgePhase::kDecode}] = {.requests = 3, .bytes = 6'000'000, .seconds = 0.003};
+  flows[{"a", "c", EdgePhase::kHandOver}] = {.requests = 1, .bytes = 1'000, .seconds = 0.5};
+  UseHandOvers(flows, links);
+  EXPECT_EQ(links[0].bytes_per_s, 2e9);
+  EXPECT_EQ(links[0].latency_s, 1e-4);
+  EXPECT_EQ(links[1].bytes_per_s, 9e9) << "nothing was handed over that way";
+  EXPECT_EQ(links[2].bytes_per_s, 9e9) << "too few bytes to tell";
 }
 
 TEST_F(Apart, AFailedHandOverCountsAsFailedAndCarriesNothing) {

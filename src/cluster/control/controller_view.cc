@@ -93,8 +93,9 @@ ClusterStatus ControllerView::Describe(Time now) const {
     l.blocks_used = pipeline.scheduler->blocks_in_use();
   }
   status.stages = DescribeStages(layout, parts_.members, parts_.pipelines, options_.scheduler);
-  status.edges = DescribeEdges(layout, parts_.members, parts_.pipelines.Flows(),
-                               parts_.pipelines.FlowsBeforeLayout());
+  const EdgeFlows::Table flows = parts_.pipelines.Flows();
+  status.edges = DescribeEdges(layout, parts_.members, flows, parts_.pipelines.FlowsBeforeLayout());
+  UseHandOvers(flows, status.links);
   status.waiting_for = DescribeWaiting(parts_.pipelines);
   const Requests& requests = parts_.requests;
   const bool apart = !layout.prefill.empty();

@@ -59,6 +59,16 @@ std::vector<StageStatus> DescribeStages(const Layout& layout, const Membership& 
   return stages;
 }
 
+void UseHandOvers(const EdgeFlows::Table& flows, std::vector<LinkStatus>& links) {
+  for (LinkStatus& link : links) {
+    const auto found = flows.find({link.from, link.to, EdgePhase::kHandOver});
+    if (found == flows.end()) continue;
+    const EdgeFlows::Flow& flow = found->second;
+    if (flow.bytes < kHandOverBytesMin || flow.seconds <= 0) continue;
+    link.bytes_per_s = static_cast<double>(flow.bytes) / flow.seconds;
+  }
+}
+
 WaitingStatus DescribeWaiting(const Pipelines& pipelines) {
   WaitingStatus waiting;
   for (const auto& [id, pipeline] : pipelines.all()) {

@@ -2,6 +2,7 @@
 // in pipelines, as the controller's status says it. Pure functions of the controller's parts.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "cluster/control/controller_status.h"
@@ -23,6 +24,11 @@ std::vector<StageStatus> DescribeStages(const Layout& layout, const Membership& 
 std::vector<EdgeStatus> DescribeEdges(const Layout& layout, const Membership& members,
                                       const EdgeFlows::Table& flows,
                                       const EdgeFlows::Table& before);
+
+// The links over which KV has been handed over, and how fast that went: a hand-over reads and
+// writes the pools as well, and on one host its bytes take no network.
+inline constexpr int64_t kHandOverBytesMin = int64_t{1} << 20;  // fewer tell nothing of the rate
+void UseHandOvers(const EdgeFlows::Table& flows, std::vector<LinkStatus>& links);
 
 // The requests that pipelines have and do not run yet.
 WaitingStatus DescribeWaiting(const Pipelines& pipelines);

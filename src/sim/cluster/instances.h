@@ -17,7 +17,7 @@ namespace millrace::sim {
 // How KV gets from one instance to another: pulled over the network cards of both.
 struct KvTransferOptions {
   double kv_bytes_per_token = 0;
-  double bytes_per_s = 25e9;  // of one card
+  double bytes_per_s = 0;  // of one card
   double latency_s = 0;
 };
 
