@@ -8,12 +8,15 @@
 #include "apps/autopilot/attach.h"
 #include "apps/cli/parse.h"
 #include "apps/cluster/cluster_flags.h"
+#include "apps/cluster/host_layout.h"
 #include "apps/commands/commands.h"
 #include "apps/commands/serve_run.h"
 #include "apps/common/private_folder.h"
 #include "base/host_memory.h"
 #include "base/log.h"
 #include "cluster/worker/worker_model.h"
+#include "model/describe.h"
+#include "ops/hub/fetch_model.h"
 #include "ops/process/supervisor.h"
 
 namespace millrace::apps {
@@ -31,7 +34,7 @@ struct UpFlags {
 
 struct UpLayout {
   int workers = kWorkersDefault;
-  cluster::LayoutShape shape;
+  std::optional<cluster::LayoutShape> shape;  // none: no option asks for one
 };
 
 Result<UpLayout> LayoutOf(const UpFlags& flags) {
@@ -41,26 +44,44 @@ Result<UpLayout> LayoutOf(const UpFlags& flags) {
     layout.workers = flags.workers.value_or(kWorkersDefault);
     return layout;
   }
-  MR_ASSIGN_OR_RETURN(layout.shape, ShapeOf(c));
-  layout.workers = flags.workers.value_or(std::max(kWorkersDefault, layout.shape.workers()));
-  if (!c.stages && !c.prefill_workers && !c.replicas) {  // one stage per worker
-    layout.shape.stages = std::max(1, layout.workers / c.tensor_parallel);
+  MR_ASSIGN_OR_RETURN(cluster::LayoutShape shape, ShapeOf(c));
+  layout.workers = flags.workers.value_or(std::max(kWorkersDefault, shape.workers()));
+  if (!c.stages && !c.prefill_workers && !c.replicas) {
+    if (c.tensor_parallel == 1) return layout;
+    shape.stages = std::max(1, layout.workers / c.tensor_parallel);  // one stage per group of ranks
   }
-  if (layout.shape.workers() <= layout.workers) return layout;
-  return InvalidArgument(
-      fmt::format("{} need {} workers; --workers is {}: raise it, or leave it out",
-                  Describe(layout.shape), layout.shape.workers(), layout.workers));
+  if (shape.workers() > layout.workers) {
+    return InvalidArgument(
+        fmt::format("{} need {} workers; --workers is {}: raise it, or leave it out",
+                    Describe(shape), shape.workers(), layout.workers));
+  }
+  layout.shape = shape;
+  return layout;
 }
 
 // KV memory of each worker. For a given number of blocks, enough for all layers of each block.
-int64_t KvBytesOfEach(const UpFlags& flags, int workers, const LocalModel& model) {
+int64_t KvBytesOfEach(const UpFlags& flags, int workers, const ModelSpec& spec) {
   const EngineFlags& engine = flags.serve.engine;
   if (engine.num_blocks) {
-    return int64_t{*engine.num_blocks} * engine.block_size * model.spec.KvBytesPerToken();
+    return int64_t{*engine.num_blocks} * engine.block_size * spec.KvBytesPerToken();
   }
   const auto share = static_cast<int64_t>(cluster::kKvMemoryShare *
                                           static_cast<double>(ReadMemoryAvailable().bytes));
   return std::max<int64_t>(1, engine.kv_bytes.value_or(share) / workers);
+}
+
+// Chosen for this machine and model, where no option says which.
+Result<cluster::LayoutShape> ChooseShape(const UpFlags& flags, int workers) {
+  const EngineFlags& engine = flags.serve.engine;
+  MR_ASSIGN_OR_RETURN(const model::ModelPath path, ops::FetchModel(engine.model, engine.hub));
+  MR_ASSIGN_OR_RETURN(const model::ModelDescription model, model::DescribeModel(path.folder));
+  HostLayoutNeed need{.spec = model.spec, .workers = workers};
+  need.max_model_len = engine.max_model_len.value_or(model.spec.max_position);
+  need.free_bytes = ReadMemoryAvailable().bytes;
+  need.kv_bytes = workers * KvBytesOfEach(flags, workers, model.spec);
+  const HostLayout chosen = FastestOnOneHost(need);
+  MR_LOG(info, "layout: {}; {}", Describe(chosen.shape), chosen.why);
+  return chosen.shape;
 }
 
 std::vector<ops::ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const Command& up,
@@ -70,7 +91,7 @@ std::vector<ops::ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const
   // The front end is this process.
   const int threads = engine.threads.value_or(std::max(1, DefaultThreads(true) / workers));
   const std::vector<int> nodes = NumaNodes();
-  const int64_t kv_bytes = KvBytesOfEach(flags, workers, model);
+  const int64_t kv_bytes = KvBytesOfEach(flags, workers, model.spec);
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   std::vector<ops::ChildSpec> specs;
   for (int i = 0; i < workers; ++i) {
@@ -139,12 +160,16 @@ Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const Com
   MR_RETURN_IF_ERROR(ReadLayout(flags.controller, &cluster));
   cluster.journal = ReadJournal(flags.controller, "", flags.serve.resume_grace_s);
   MR_ASSIGN_OR_RETURN(const UpLayout layout, LayoutOf(flags));
-  cluster.shape = layout.shape;
+  if (layout.shape) {
+    cluster.shape = *layout.shape;
+  } else if (flags.controller.plan_file.empty()) {
+    MR_ASSIGN_OR_RETURN(cluster.shape, ChooseShape(flags, layout.workers));
+  }
   MR_ASSIGN_OR_RETURN(cluster.security.token, NewClusterToken());
   MR_ASSIGN_OR_RETURN(
       ClusterModel started,
       StartClusterModel(flags.serve.engine, flags.serve.chat_template, cluster, clock));
-  const int64_t kv_bytes = KvBytesOfEach(flags, layout.workers, *started.model);
+  const int64_t kv_bytes = KvBytesOfEach(flags, layout.workers, started.model->spec);
   MR_RETURN_IF_ERROR(
       CheckKvFits(kv_bytes * layout.workers,
                   flags.serve.engine.num_blocks ? "--num-gpu-blocks-override" : "--kv-cache-memory",
@@ -201,9 +226,13 @@ std::unique_ptr<Command> MakeUpCommand() {
   command->description =
       "Starts a controller with the HTTP API and worker processes, and splits the "
       "model's layers over them. A worker that dies is started again; the requests that ran on it "
-      "continue where they were. Without layout options each worker is one stage of a pipeline.";
+      "continue where they were. Without layout options it takes the fastest layout of one machine "
+      "that fits, and says which: a copy of the model for each worker, else workers that share "
+      "each "
+      "layer, else the stages of a pipeline.";
   command->examples = {
-      {"millrace up models/demo --workers 2", "two workers, half the layers each"},
+      {"millrace up models/demo --workers 2", "two workers, each with a copy of the model"},
+      {"millrace up org/name --pipeline-parallel-size 2", "two workers, half the layers each"},
       {"millrace up org/name --workers 4 --pipeline-parallel-size 2 --tensor-parallel-size 2",
        "two stages of two workers"},
       {"millrace up org/name --prefill-workers 2 --decode-workers 4",
@@ -215,7 +244,7 @@ std::unique_ptr<Command> MakeUpCommand() {
   auto flags = std::make_shared<UpFlags>();
   command->Add("Layout", IntOption("workers", "N", &flags->workers, 1, kWorkersMax),
                "Worker processes to start [default: 2, or as many as the layout needs]");
-  AddLayoutOptions(*command, &flags->controller, "one per worker");
+  AddLayoutOptions(*command, &flags->controller, "1, or what is fastest here");
   AddJournalOptions(*command, &flags->controller, "none");
   AddAutopilotOptions(*command, &flags->autopilot);
   AddServerOptions(*command, &flags->serve);
