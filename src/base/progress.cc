@@ -16,7 +16,15 @@ namespace {
 
 constexpr int kBarCells = 24;
 constexpr Duration kBarInterval = Duration::Millis(100);
+constexpr Duration kFirstPlain = Duration::Seconds(2);
 constexpr Duration kPlainInterval = Duration::Seconds(5);
+
+void PrintPlain(FILE* out, const std::string& line) {
+  const bool json = out == stderr && CurrentLogFormat() == LogFormat::kJson;
+  fmt::print(out, "{}\n",
+             json ? JsonLogLine(std::chrono::system_clock::now(), "info", line) : line);
+  std::fflush(out);
+}
 
 std::string Amount(ProgressUnit unit, int64_t done, int64_t total) {
   if (unit == ProgressUnit::kBytes) return FormatBytes(done) + " of " + FormatBytes(total);
@@ -39,7 +47,56 @@ ProgressStyle ProgressStyle::ForStream(FILE* stream) {
   const bool dumb = term == nullptr || std::strcmp(term, "dumb") == 0;
   const bool plain = no_color != nullptr && no_color[0] != '\0';
   const bool json = CurrentLogFormat() == LogFormat::kJson;
-  return {isatty(fileno(stream)) == 1 && !dumb && !plain && !json};
+  const bool bar = isatty(fileno(stream)) == 1 && !dumb && !plain && !json;
+  return {.bar = bar, .beats = !bar};
+}
+
+ProgressBeat::ProgressBeat(bool beats, std::function<void()> paint) : paint_(std::move(paint)) {
+  if (beats) thread_ = std::thread([this] { Run(); });
+}
+
+void ProgressBeat::Stop() {
+  {
+    const MutexLock lock(mutex_);
+    stops_ = true;
+  }
+  changed_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void ProgressBeat::Run() {
+  Duration wait = kFirstPlain;
+  MutexLock lock(mutex_);
+  const auto stops = [this]() MR_REQUIRES(mutex_) { return stops_; };
+  while (!changed_.wait_for(lock, std::chrono::nanoseconds(wait.ns), stops)) {
+    wait = kPlainInterval;
+    lock.unlock();
+    paint_();
+    lock.lock();
+  }
+}
+
+ProgressText::ProgressText(FILE* out, ProgressStyle style)
+    : out_(out), style_(style), beat_(style.beats, [this] { PrintLine(); }) {}
+
+ProgressText::~ProgressText() {
+  beat_.Stop();
+  const MutexLock lock(mutex_);
+  if (style_.bar && !text_.empty()) fmt::print(out_, "\r\x1b[K");
+  std::fflush(out_);
+}
+
+void ProgressText::Show(std::string text) {
+  const MutexLock lock(mutex_);
+  text_ = std::move(text);
+  if (!style_.bar) return;
+  fmt::print(out_, "\r\x1b[K{}", text_);
+  std::fflush(out_);
+}
+
+void ProgressText::PrintLine() {
+  const MutexLock lock(mutex_);
+  if (!text_.empty()) PrintPlain(out_, text_);
 }
 
 std::string ProgressLine(const std::string& title, ProgressUnit unit, int64_t done, int64_t total,
@@ -71,15 +128,21 @@ Progress::Progress(std::string title, ProgressUnit unit, int64_t total, FILE* ou
       clock_(clock),
       start_(clock.Now()),
       total_(total),
-      painted_(start_) {}
+      painted_(start_),
+      beat_(style.beats, [this] {
+        const MutexLock lock(mutex_);
+        if (!finished_ && total_ > 0) Paint(clock_.Now(), false);
+      }) {}
 
 Progress::~Progress() { Finish(); }
 
 void Progress::Update(int64_t done) {
   MutexLock lock(mutex_);
   done_ = done;
+  if (style_.beats) return;
   const Time now = clock_.Now();
-  if (now - painted_ >= (style_.bar ? kBarInterval : kPlainInterval)) Paint(now, false);
+  const Duration plain = painted_ == start_ ? kFirstPlain : kPlainInterval;
+  if (now - painted_ >= (style_.bar ? kBarInterval : plain)) Paint(now, false);
 }
 
 void Progress::UpdateTotal(int64_t done, int64_t total) {
@@ -96,6 +159,7 @@ void Progress::SetNote(std::string note) {
 }
 
 void Progress::Finish() {
+  beat_.Stop();
   MutexLock lock(mutex_);
   if (finished_) return;
   finished_ = true;
@@ -103,6 +167,7 @@ void Progress::Finish() {
 }
 
 void Progress::Paint(Time now, bool last) {
+  if (style_.only_long && now - start_ < kFirstPlain) return;
   painted_ = now;
   std::string line =
       ProgressLine(title_, unit_, done_, total_, (now - start_).seconds(), style_.bar);
@@ -111,9 +176,7 @@ void Progress::Paint(Time now, bool last) {
   if (style_.bar) {
     fmt::print(out_, "\r{}\x1b[K{}", line, last ? "\n" : "");
   } else {
-    const bool json = out_ == stderr && CurrentLogFormat() == LogFormat::kJson;
-    fmt::print(out_, "{}\n",
-               json ? JsonLogLine(std::chrono::system_clock::now(), "info", line) : line);
+    PrintPlain(out_, line);
   }
   std::fflush(out_);
 }

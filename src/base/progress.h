@@ -1,13 +1,17 @@
-// Progress: shows the progress of a long operation: a bar that repaints one line on a terminal, a
-// plain line every few seconds elsewhere (and with NO_COLOR or TERM=dumb). Commands write it to
-// stderr, so that stdout holds only data.
+// Progress: shows the progress of a long operation: a bar that repaints one line on a terminal,
+// elsewhere (and with NO_COLOR or TERM=dumb) a plain line after two seconds and then one every
+// five, also while nothing calls Update. Commands write it to stderr, so that stdout holds only
+// data.
 //
 // Update may be called from any thread and often: it paints at most ten times a second.
+// ProgressText does the same with a text.
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <string>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -17,8 +21,28 @@ namespace millrace {
 enum class ProgressUnit { kBytes, kRequests };
 
 struct ProgressStyle {
-  bool bar = false;  // else plain lines
+  bool bar = false;        // else plain lines
+  bool beats = false;      // plain lines come from a thread; else from Update
+  bool only_long = false;  // nothing is shown before two seconds have passed, at the end neither
   static ProgressStyle ForStream(FILE* stream);
+};
+
+// Calls `paint` on a thread of its own, whenever a plain line is due.
+class ProgressBeat {
+ public:
+  ProgressBeat(bool beats, std::function<void()> paint);  // false: never
+  ~ProgressBeat() { Stop(); }
+  // `paint` is not called any more.
+  void Stop();
+
+ private:
+  void Run();
+
+  const std::function<void()> paint_;
+  Mutex mutex_;
+  CondVar changed_;
+  bool stops_ MR_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // last
 };
 
 // The text that is painted after `elapsed_s`, without terminal codes.
@@ -55,6 +79,25 @@ class Progress {
   std::string note_ MR_GUARDED_BY(mutex_);
   Time painted_ MR_GUARDED_BY(mutex_);
   bool finished_ MR_GUARDED_BY(mutex_) = false;
+  ProgressBeat beat_;  // last
+};
+
+// A text that says how far a search has come. On a terminal it is erased at the end.
+class ProgressText {
+ public:
+  ProgressText(FILE* out, ProgressStyle style);
+  ~ProgressText();
+
+  void Show(std::string text);  // any thread
+
+ private:
+  void PrintLine();
+
+  FILE* const out_;
+  const ProgressStyle style_;
+  Mutex mutex_;
+  std::string text_ MR_GUARDED_BY(mutex_);
+  ProgressBeat beat_;  // last
 };
 
 }  // namespace millrace

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <string>
+#include <thread>
 
 namespace millrace {
 namespace {
@@ -47,10 +51,45 @@ TEST(Progress, TerminalRepaintsOneLineAtMostTenTimesASecond) {
   EXPECT_NE(out.find("(n)\x1b[K\n"), std::string::npos);
 }
 
-TEST(Progress, PlainOutputIsOneLineEveryFiveSeconds) {
-  const std::string out = Painted({.bar = false}, 11, Duration::Seconds(1));
-  EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 3);  // 5 s, 10 s, the end
+TEST(Progress, PlainOutputBeginsAfterTwoSecondsAndIsOneLineEveryFive) {
+  const std::string out = Painted({.bar = false}, 13, Duration::Seconds(1));
+  EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 4);  // 2 s, 7 s, 12 s, the end
   EXPECT_EQ(out.find_first_of("\r\x1b"), std::string::npos);
+}
+
+TEST(Progress, AShortOperationMayShowNothing) {
+  EXPECT_EQ(Painted({.only_long = true}, 10, Duration::Millis(190)), "");
+  EXPECT_EQ(Painted({.bar = true, .only_long = true}, 10, Duration::Millis(190)), "");
+  EXPECT_NE(Painted({.only_long = true}, 10, Duration::Millis(210)), "");
+}
+
+// Nobody calls Show while one step of a search takes long.
+TEST(ProgressText, APlainLineComesWithoutAnUpdate) {
+  char* text = nullptr;
+  size_t size = 0;
+  FILE* out = open_memstream(&text, &size);
+  {
+    ProgressText progress(out, {.beats = true});
+    progress.Show("first");
+    progress.Show("second");
+    std::this_thread::sleep_for(std::chrono::milliseconds(2'300));
+  }
+  fclose(out);
+  EXPECT_EQ(std::string(text, size), "second\n");
+  std::free(text);
+}
+
+TEST(ProgressText, ATerminalsLineIsErased) {
+  char* text = nullptr;
+  size_t size = 0;
+  FILE* out = open_memstream(&text, &size);
+  {
+    ProgressText progress(out, {.bar = true});
+    progress.Show("first");
+  }
+  fclose(out);
+  EXPECT_EQ(std::string(text, size), "\r\x1b[Kfirst\r\x1b[K");
+  std::free(text);
 }
 
 TEST(ProgressStyle, HonoursNoColorAndPipes) {

@@ -1,6 +1,8 @@
 // millrace plan check and explain: whether a plan from a file is sound, and what limits it.
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "apps/cli/parse.h"
 #include "apps/commands/commands.h"
 #include "apps/common/slo_option.h"
@@ -105,18 +107,23 @@ Status RunCheck(const ReadPlanFlags& flags) {
   return OkStatus();
 }
 
+void ShowTried(ProgressText& text, const std::string& kind) {
+  text.Show("trying one more " + Printable(kind, 60));
+}
+
 Status ExplainWithRoles(const ReadPlanFlags& flags, const ReadPlan& read, const Clock& clock,
-                        std::function<void(const std::string&)> progress) {
+                        std::optional<ProgressText>& text) {
   if (!read.inputs.goodput) {
     return InvalidArgument(
         "a plan with roles is explained with --model: a table of rates says "
         "nothing about prefill and decode apart");
   }
-  const RoleExplanation explanation = ExplainRoles(read.inputs, read.plan,
-                                                   {.clock = &clock,
-                                                    .seconds_per_kind = flags.seconds_per_kind,
-                                                    .progress = std::move(progress)});
-  if (ProgressStyle::ForStream(stderr).bar) fmt::print(stderr, "\r\033[K");
+  const RoleExplanation explanation =
+      ExplainRoles(read.inputs, read.plan,
+                   {.clock = &clock,
+                    .seconds_per_kind = flags.seconds_per_kind,
+                    .progress = [&text](const std::string& kind) { ShowTried(*text, kind); }});
+  text.reset();
   if (flags.json) {
     fmt::print("{}\n", DumpJson(RoleExplanationJson(explanation)));
     return OkStatus();
@@ -136,17 +143,14 @@ Status RunExplain(const ReadPlanFlags& flags) {
   }
   MR_ASSIGN_OR_RETURN(read.inputs.limits, CompleteSlo(flags.slo, read.inputs.limits));
   const SteadyClock clock;
-  const bool shown = ProgressStyle::ForStream(stderr).bar;
-  const auto progress = [shown](const std::string& kind) {
-    if (shown) fmt::print(stderr, "\r\033[Ktrying one more {}", Printable(kind, 60));
-  };
-  if (plan::HasRoles(read.plan)) return ExplainWithRoles(flags, read, clock, progress);
+  std::optional<ProgressText> text(std::in_place, stderr, ProgressStyle::ForStream(stderr));
+  if (plan::HasRoles(read.plan)) return ExplainWithRoles(flags, read, clock, text);
   ExplainOptions options;
   options.clock = &clock;
   options.seconds_per_kind = flags.seconds_per_kind;
-  options.progress = progress;
+  options.progress = [&text](const std::string& kind) { ShowTried(*text, kind); };
   auto explanation = ExplainPlan(read.inputs, read.plan, options);
-  if (shown) fmt::print(stderr, "\r\033[K");
+  text.reset();
   if (!explanation.ok()) return explanation.status();
   if (flags.json) {
     fmt::print("{}\n", DumpJson(ExplanationJson(*explanation)));

@@ -49,36 +49,26 @@ struct Found {
   std::optional<GoodputAnswer> goodput;
 };
 
-// One line on a terminal, which is overwritten. Elsewhere it prints nothing: the summary is enough.
+// How far the search has come.
 class SearchLine {
  public:
   explicit SearchLine(double limit_s)
-      : limit_s_(limit_s), shown_(ProgressStyle::ForStream(stderr).bar) {}
-  ~SearchLine() {
-    if (painted_) fmt::print(stderr, "\r\033[K");
+      : limit_s_(limit_s), text_(stderr, ProgressStyle::ForStream(stderr)) {
+    text_.Show("searching for a plan");
   }
   void Show(const plan::PlanProgress& progress) {
-    if (!shown_) return;
-    painted_ = true;
-    fmt::print(stderr,
-               "\r\033[K{:4.1f} of {:.0f} s  {:.1f} tokens/s, at most {:.1f}, gap {:.2f} %"
-               "  {}",
-               progress.elapsed_s, limit_s_, progress.tokens_per_s, progress.bound,
-               100 * progress.gap(), progress.method);
-    std::fflush(stderr);
+    text_.Show(fmt::format("{:4.1f} of {:.0f} s  {:.1f} tokens/s, at most {:.1f}, gap {:.2f} %  {}",
+                           progress.elapsed_s, limit_s_, progress.tokens_per_s, progress.bound,
+                           100 * progress.gap(), progress.method));
   }
   void Show(const plan::GoodputProgress& progress) {
-    if (!shown_) return;
-    painted_ = true;
-    fmt::print(stderr, "\r\033[K{:4.1f} of {:.0f} s  {:.3g} requests/s  {}", progress.elapsed_s,
-               limit_s_, progress.requests_per_s, progress.doing);
-    std::fflush(stderr);
+    text_.Show(fmt::format("{:4.1f} of {:.0f} s  {:.3g} requests/s  {}", progress.elapsed_s,
+                           limit_s_, progress.requests_per_s, progress.doing));
   }
 
  private:
   const double limit_s_;
-  const bool shown_;
-  bool painted_ = false;
+  ProgressText text_;
 };
 
 Result<std::vector<plan::Placement>> WarmStarts(const PlannerFlags& flags, size_t nodes) {

@@ -25,7 +25,6 @@ namespace {
 constexpr size_t kTimelineSteps = 20'000;  // for pictures
 constexpr size_t kTraceSteps = 200'000;    // for --trace
 constexpr int kSeedsMax = 1000;
-constexpr Duration kProgressFrom = Duration::Seconds(2);
 
 struct SimulateFlags {
   DeploymentFlags deployment;
@@ -175,17 +174,16 @@ Result<Outcome> RunAll(const SimulateFlags& flags, const Deployment& deployment,
   const SteadyClock clock;
   const auto total = static_cast<int64_t>(workload.ExpectedRequests()) * flags.run.num_seeds *
                      static_cast<int64_t>(rates.size());
-  std::optional<Progress> progress;  // short runs have none
-  const Time start = clock.Now();
-  runner.on_progress = [&](uint64_t requests) {
-    const auto done = static_cast<int64_t>(requests);
-    if (flags.no_progress || clock.Now() - start < kProgressFrom) return;
-    if (!progress) {
-      progress.emplace("Requests", ProgressUnit::kRequests, total, stderr,
-                       ProgressStyle::ForStream(stderr), clock);
-    }
-    progress->UpdateTotal(done, std::max(total, done));
-  };
+  ProgressStyle style = ProgressStyle::ForStream(stderr);
+  style.only_long = true;
+  std::optional<Progress> progress;
+  if (!flags.no_progress) {
+    progress.emplace("Requests", ProgressUnit::kRequests, total, stderr, style, clock);
+    runner.on_progress = [&](uint64_t requests) {
+      const auto done = static_cast<int64_t>(requests);
+      progress->UpdateTotal(done, std::max(total, done));
+    };
+  }
   const size_t steps = !flags.trace.empty()  ? kTraceSteps
                        : !flags.plot.empty() ? kTimelineSteps
                                              : 0;
