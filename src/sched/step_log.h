@@ -19,6 +19,7 @@
 namespace millrace::sched {
 
 inline constexpr int kStepLogVersion = 4;
+inline constexpr int kStepLogVersionOldest = 3;  // that is read: of 0.2.0
 inline constexpr size_t kStepLogBytesMax = size_t{4} << 30;
 
 struct LoggedAdd {

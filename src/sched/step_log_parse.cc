@@ -312,8 +312,13 @@ Result<std::optional<LogEntry>> ParseHandOver(const Json& line) {
                                 Duration{f.Get<int64_t>("hold_kv_ns")}};
   } else if (line.contains("kv_extended")) {
     MR_ASSIGN_OR_RETURN(std::vector<ResumedSequence> more, ParseResumed(line));
-    entry = LoggedKvExtension{RequestId(f.Get<uint64_t>("kv_extended")), std::move(more),
-                              f.Get<std::vector<int>>("imported_tokens")};
+    const RequestId id(f.Get<uint64_t>("kv_extended"));
+    if (line.contains("more_output")) {  // of version 3, for a request of one sequence
+      more = {{f.Get<std::vector<TokenId>>("more_output"), false}};
+      entry = LoggedKvExtension{id, std::move(more), {f.Get<int>("imported_tokens")}};
+    } else {
+      entry = LoggedKvExtension{id, std::move(more), f.Get<std::vector<int>>("imported_tokens")};
+    }
   } else if (line.contains("import_closed")) {
     entry = LoggedImportEnd{f.At(), RequestId(f.Get<uint64_t>("import_closed"))};
   } else if (line.contains("expose")) {
@@ -382,14 +387,17 @@ Status AnotherPipeline(const Json& first) {
 Result<SchedulerOptions> ParseHeader(const Json& line) {
   constexpr std::string_view kCure = "`millrace serve --step-log FILE` writes one";
   const auto version = line.find("millrace_step_log");
-  if (version != line.end() && version->is_number_integer() && *version != kStepLogVersion) {
-    return InvalidArgument(fmt::format("a step log of version {}, only version {} is read; {}",
-                                       version->dump(), kStepLogVersion, kCure));
+  const bool known =
+      version != line.end() && (*version == kStepLogVersion || *version == kStepLogVersionOldest);
+  if (version != line.end() && version->is_number_integer() && !known) {
+    return InvalidArgument(
+        fmt::format("a step log of version {}, only versions {} and {} are "
+                    "read; {}",
+                    version->dump(), kStepLogVersionOldest, kStepLogVersion, kCure));
   }
   const auto options = line.find("options"), costs = line.find("costs");
-  const bool whole = version != line.end() && *version == kStepLogVersion &&
-                     options != line.end() && costs != line.end() && options->is_object() &&
-                     costs->is_object();
+  const bool whole = known && options != line.end() && costs != line.end() &&
+                     options->is_object() && costs->is_object();
   if (!whole) {
     return InvalidArgument(fmt::format("not a step log of version {}; {}", kStepLogVersion, kCure));
   }

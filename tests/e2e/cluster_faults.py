@@ -281,10 +281,18 @@ class Faults(unittest.TestCase):
         return gaps
 
     def test_two_and_three_stages_answer_like_one_process(self):
-        for workers in ("2", "3"):
-            server = self.start("--workers", workers)
+        for stages in ("2", "3"):
+            server = self.start("--pipeline-parallel-size", stages)
             self.check(server, lambda *_: None)
             self.assertEqual(server.stop(), 0)
+
+    def test_without_layout_options_each_worker_has_a_copy(self):
+        server = self.start("--workers", "2")
+        self.check(server, lambda *_: None)
+        self.assertEqual([p["workers"] for p in server.status()["pipelines"]],
+                         [["worker-0"], ["worker-1"]])
+        self.assertIn("each of 2 workers has a copy of the model", server.output)
+        self.assertEqual(server.stop(), 0)
 
     def test_tensor_parallel_stages_answer_like_one_process(self):
         server = self.start("--workers", "2", "--tensor-parallel-size", "2")
@@ -334,14 +342,14 @@ class Faults(unittest.TestCase):
         self.assertEqual(server.stop(), 0)
 
     def test_faults_cost_no_token(self):
-        self.many_faults(self.start("--workers", "2"), PROCESS_KINDS, options.faults)
+        self.many_faults(self.start("--pipeline-parallel-size", "2"), PROCESS_KINDS, options.faults)
 
     def test_cut_and_slow_links_cost_no_token(self):
         server = self.tidy(Linked(PROGRAM, options.model, ["one", "two"]))
         self.many_faults(server, LINK_KINDS, max(len(LINK_KINDS), options.faults // 4))
 
     def test_drained_workers_hand_over(self):
-        server = self.start("--workers", "3")
+        server = self.start("--pipeline-parallel-size", "3")
 
         def drain(server, over):
             time.sleep(0.2)

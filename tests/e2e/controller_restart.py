@@ -143,7 +143,8 @@ class ControllerDies(ClusterTest):
     def test_up_with_a_journal(self):
         """Its workers end with it; the next one has workers of its own."""
         def up():
-            process = self.begin("up", options.model, "--port", str(port), "--workers", "2",
+            process = self.begin("up", options.model, "--port", str(port),
+                                 "--pipeline-parallel-size", "2",
                                  "--threads", "1", "--kv-cache-memory", "128MiB", "--journal",
                                  str(self.folder / "journal"), *GRACE)
             process.wait_for("every layer")

@@ -216,11 +216,18 @@ class PlanReader {
     stage.layers = {static_cast<int>(*begin), static_cast<int>(*end)};
     MR_ASSIGN_OR_RETURN(const size_t role, OneOf(map, "role", kRoles));
     stage.role = static_cast<StageRole>(role);
-    MR_ASSIGN_OR_RETURN(const int64_t degree,
-                        map.IntegerOr("tensor_parallel", 1, 1, kTensorParallelMax));
+    MR_ASSIGN_OR_RETURN(const int64_t degree, map.IntegerOr("tensor_parallel", UsualDegree(stage),
+                                                            1, kTensorParallelMax));
     stage.tensor_parallel = static_cast<int>(degree);
     out_.stages.push_back(std::move(stage));
     return OkStatus();
+  }
+
+  // Plans of 0.2.0 do not say it: a stage has all devices of its node.
+  int64_t UsualDegree(const StagePlan& stage) const {
+    if (cluster_ == nullptr || stage.nodes.size() > 1) return 1;
+    const NodeSpec& node = cluster_->nodes[static_cast<size_t>(stage.nodes.front())];
+    return std::min<int64_t>(node.device_count, kTensorParallelMax);
   }
 
   Result<std::optional<int>> StageOf(const YamlMap& map, std::string_view key) const {
@@ -303,12 +310,14 @@ WorkerPlan OnWorkers(Plan plan, const ClusterSpec& cluster) {
   return out;
 }
 
-std::string WritePlanYaml(const Plan& plan, const ClusterSpec& cluster) {
-  return WritePlanYaml(OnWorkers(plan, cluster));
-}
+namespace {
 
-std::string WritePlanYaml(const WorkerPlan& named) {
+// `cluster`: of the plan's nodes; null: not known.
+std::string WriteYaml(const WorkerPlan& named, const ClusterSpec* cluster) {
   const Plan& plan = named.plan;
+  const auto has_devices = [cluster](NodeIndex node) {
+    return cluster != nullptr && cluster->nodes[static_cast<size_t>(node)].device_count > 1;
+  };
   const auto name = [&named](NodeIndex node) {
     return Quoted(named.workers[static_cast<size_t>(node)]);
   };
@@ -335,7 +344,7 @@ std::string WritePlanYaml(const WorkerPlan& named) {
     fmt::format_to(at, "  - {{stage: {}, nodes: [{}], layers: [{}, {}], role: {}", i,
                    fmt::join(nodes, ", "), stage.layers.begin, stage.layers.end,
                    RoleName(stage.role));
-    if (stage.tensor_parallel != 1) {
+    if (stage.tensor_parallel != 1 || std::ranges::any_of(stage.nodes, has_devices)) {
       fmt::format_to(at, ", tensor_parallel: {}", stage.tensor_parallel);
     }
     out += "}\n";
@@ -356,6 +365,14 @@ std::string WritePlanYaml(const WorkerPlan& named) {
   }
   return out;
 }
+
+}  // namespace
+
+std::string WritePlanYaml(const Plan& plan, const ClusterSpec& cluster) {
+  return WriteYaml(OnWorkers(plan, cluster), &cluster);
+}
+
+std::string WritePlanYaml(const WorkerPlan& named) { return WriteYaml(named, nullptr); }
 
 Result<Plan> ParsePlanYaml(std::string_view text, std::string_view name,
                            const ClusterSpec& cluster) {

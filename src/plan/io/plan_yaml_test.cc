@@ -169,6 +169,29 @@ TEST(WorkerPlanTest, NamesWorkersWithoutKnowingTheCluster) {
   EXPECT_EQ(WritePlanYaml(*read), WritePlanYaml(SmallPlan(), Cluster()));
 }
 
+// In 0.2.0 no plan said otherwise.
+TEST(PlanYamlTest, AStageHasAllDevicesOfItsNodeUnlessItSays) {
+  ClusterSpec cluster = Cluster();
+  cluster.nodes[0].device_count = 4;
+  Plan plan = SmallPlan();
+  for (const int devices : {1, 2, 4}) {
+    for (StagePlan& stage : plan.stages) {
+      stage.tensor_parallel = stage.nodes.front() == 0 ? devices : 1;
+    }
+    const std::string text = WritePlanYaml(plan, cluster);
+    const auto read = ParsePlanYaml(text, "p", cluster);
+    ASSERT_TRUE(read.ok()) << read.status().ToString();
+    ExpectEqual(*read, plan);
+  }
+  std::string earlier = WritePlanYaml(plan, cluster);
+  const std::string said = ", tensor_parallel: 4";
+  ASSERT_NE(earlier.find(said), std::string::npos);
+  earlier.erase(earlier.find(said), said.size());
+  const auto read = ParsePlanYaml(earlier, "p", cluster);
+  ASSERT_TRUE(read.ok()) << read.status().ToString();
+  ExpectEqual(*read, plan);
+}
+
 TEST(WorkerPlanTest, MayBeShort) {
   const auto read = ParseWorkerPlan(
       "format: 1\nmodel: demo\nlayers: 12\nstages:\n"

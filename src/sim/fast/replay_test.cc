@@ -211,6 +211,20 @@ TEST(Replay, HandOversAreDecidedTheSameAgain) {
   }
 }
 
+// KV of a request of one sequence, as 0.2.0 wrote it.
+TEST(StepLog, ReadsTheVersionBefore) {
+  std::string text = RecordLiveRun({}, 3, 6);
+  text.replace(text.find("step_log\":4"), 11, "step_log\":3");
+  text += "{\"kv_extended\": 9, \"more_output\": [5, 6], \"imported_tokens\": 32}\n";
+  const auto log = sched::ParseStepLog(text);
+  ASSERT_TRUE(log.ok()) << log.status().ToString();
+  const auto* extension = std::get_if<sched::LoggedKvExtension>(&log->entries.back());
+  ASSERT_NE(extension, nullptr);
+  EXPECT_EQ(extension->imported_tokens, std::vector<int>{32});
+  ASSERT_EQ(extension->more.size(), 1u);
+  EXPECT_EQ(extension->more[0].output, (std::vector<TokenId>{5, 6}));
+}
+
 TEST(StepLog, WrongLinesAreNamed) {
   const std::string text = RecordLiveRun({}, 3, 6);
   const auto expect = [](const std::string& log, const std::string& part) {
@@ -222,7 +236,7 @@ TEST(StepLog, WrongLinesAreNamed) {
   expect("{}\n", "line 1");
   std::string earlier = text;
   earlier.replace(text.find("step_log\":4"), 11, "step_log\":2");
-  expect(earlier, "a step log of version 2, only version 4 is read; `millrace serve --step-log");
+  expect(earlier, "a step log of version 2, only versions 3 and 4 are read; `millrace serve ");
   expect(text + "nonsense\n", "line");
   expect(text + "{\"step\": 1}\n", "line");
   expect(text + "{\"commit\": \"x\", \"tokens\": []}\n", "\"commit\"");
