@@ -76,8 +76,12 @@ void ProgressBeat::Run() {
   }
 }
 
-ProgressText::ProgressText(FILE* out, ProgressStyle style)
-    : out_(out), style_(style), beat_(style.beats, [this] { PrintLine(); }) {}
+ProgressText::ProgressText(FILE* out, ProgressStyle style,
+                           std::function<std::string(const std::string& text)> line)
+    : out_(out),
+      style_(style),
+      line_(std::move(line)),
+      beat_(style.beats, [this] { PrintLine(); }) {}
 
 ProgressText::~ProgressText() {
   beat_.Stop();
@@ -90,13 +94,13 @@ void ProgressText::Show(std::string text) {
   const MutexLock lock(mutex_);
   text_ = std::move(text);
   if (!style_.bar) return;
-  fmt::print(out_, "\r\x1b[K{}", text_);
+  fmt::print(out_, "\r\x1b[K{}", Line());
   std::fflush(out_);
 }
 
 void ProgressText::PrintLine() {
   const MutexLock lock(mutex_);
-  if (!text_.empty()) PrintPlain(out_, text_);
+  if (!text_.empty()) PrintPlain(out_, Line());
 }
 
 std::string ProgressLine(const std::string& title, ProgressUnit unit, int64_t done, int64_t total,

@@ -85,7 +85,9 @@ class Progress {
 // A text that says how far a search has come. On a terminal it is erased at the end.
 class ProgressText {
  public:
-  ProgressText(FILE* out, ProgressStyle style);
+  // `line`: the line that shows a text now; empty: the text. Any thread calls it.
+  ProgressText(FILE* out, ProgressStyle style,
+               std::function<std::string(const std::string& text)> line = {});
   ~ProgressText();
 
   void Show(std::string text);  // any thread
@@ -93,8 +95,11 @@ class ProgressText {
  private:
   void PrintLine();
 
+  std::string Line() const MR_REQUIRES(mutex_) { return line_ ? line_(text_) : text_; }
+
   FILE* const out_;
   const ProgressStyle style_;
+  const std::function<std::string(const std::string& text)> line_;
   Mutex mutex_;
   std::string text_ MR_GUARDED_BY(mutex_);
   ProgressBeat beat_;  // last

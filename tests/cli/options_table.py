@@ -223,6 +223,8 @@ OF_CLUSTERS = {"apart", "replicas"}
 BESIDE = {"memory": ["--step-log", "steps.jsonl"],
           "swap": ["--num-gpu-blocks-override", "24", "--max-model-len", "256", "--step-log",
                    "steps.jsonl"]}
+# The same for one kind of server.
+BESIDE_OF = {("up", "sizes"): ["--pipeline-parallel-size", "3"]}
 # Workers of `serve --cluster`: how many, and their options.
 WORKERS = {"front": (1, []), "sizes": (2, []), "memory": (2, ["--kv-cache-memory", "2MiB"]),
            "swap": (2, []), "latency": (1, []), "apart": (3, []), "replicas": (3, [])}

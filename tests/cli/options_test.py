@@ -17,7 +17,7 @@ import unittest
 
 import options_effects as effects
 from options_harness import Running, count_syncs, options_in_help, run
-from options_table import (BESIDE, BRANCHING, ELSEWHERE, GROUPS, KINDS, OF_CLUSTERS,
+from options_table import (BESIDE, BESIDE_OF, BRANCHING, ELSEWHERE, GROUPS, KINDS, OF_CLUSTERS,
                            OF_THE_HUB, REFUSED, WORKER_ALONE, WORKERS, Files, option_of, words_of, workers)
 
 from harness.cases import DEMO as MODEL
@@ -137,6 +137,7 @@ class Effects(FolderTest):
     def start(self, kind, group, rows):
         words = words_of(rows)
         words += [self.at.folder / w if w == "steps.jsonl" else w for w in BESIDE.get(group, [])]
+        words += BESIDE_OF.get((kind, group), [])
         given = rows.keys() | set(words)
         if "MODEL" not in given:
             words = [MODEL, *words]

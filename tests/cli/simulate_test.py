@@ -147,7 +147,7 @@ class Simulate(FolderTest):
         self.assertEqual(at_once["output_tokens"], 600 * 128)
         self.assertGreater(at_once["membership"]["replayed"], 0)
         self.assertEqual(at_once["membership"]["moved"], 0)
-        always = run_json(*args[:-2], "--instances", "2")["runs"][0]
+        always = run_json(*args[:-4], "--instances", "2")["runs"][0]
         self.assertIsNone(always["membership"])
         self.assertLess(moved["usd_per_hour"], always["usd_per_hour"])
         self.assertIn("1 added, 1 lost", run(*args))

@@ -53,21 +53,23 @@ struct Found {
 class SearchLine {
  public:
   explicit SearchLine(double limit_s)
-      : limit_s_(limit_s), text_(stderr, ProgressStyle::ForStream(stderr)) {
+      : text_(stderr, ProgressStyle::ForStream(stderr),
+              [limit_s, begin = SteadyClock().Now()](const std::string& text) {
+                const double elapsed_s = (SteadyClock().Now() - begin).seconds();
+                return fmt::format("{:4.1f} of {:.0f} s  {}", elapsed_s, limit_s, text);
+              }) {
     text_.Show("searching for a plan");
   }
   void Show(const plan::PlanProgress& progress) {
-    text_.Show(fmt::format("{:4.1f} of {:.0f} s  {:.1f} tokens/s, at most {:.1f}, gap {:.2f} %  {}",
-                           progress.elapsed_s, limit_s_, progress.tokens_per_s, progress.bound,
-                           100 * progress.gap(), progress.method));
+    text_.Show(fmt::format("{:.1f} tokens/s, at most {:.1f}, gap {:.2f} %  {}",
+                           progress.tokens_per_s, progress.bound, 100 * progress.gap(),
+                           progress.method));
   }
   void Show(const plan::GoodputProgress& progress) {
-    text_.Show(fmt::format("{:4.1f} of {:.0f} s  {:.3g} requests/s  {}", progress.elapsed_s,
-                           limit_s_, progress.requests_per_s, progress.doing));
+    text_.Show(fmt::format("{:.3g} requests/s  {}", progress.requests_per_s, progress.doing));
   }
 
  private:
-  const double limit_s_;
   ProgressText text_;
 };
 

@@ -107,9 +107,10 @@ std::string GainText(double a, double b) {
 }
 
 // Which of both won, and by how much. A simulation is compared with a simulation only. `roles`: the
-// plan that was chosen has roles, so the verdict does not advise against them.
-std::string Verdict(const plan::PlanCandidate* with, const plan::PlanCandidate* without,
-                    bool roles) {
+// plan that was chosen has roles, so the verdict does not advise against them. `judged`: plans are
+// simulated, as long as there is time.
+std::string Verdict(const plan::PlanCandidate* with, const plan::PlanCandidate* without, bool roles,
+                    bool judged) {
   if (with == nullptr) return "Do not separate prefill and decode: no plan that does was found.\n";
   if (without == nullptr) {
     return "Separate prefill and decode: only plans that do keep the limits.\n";
@@ -118,7 +119,7 @@ std::string Verdict(const plan::PlanCandidate* with, const plan::PlanCandidate* 
   const double a = simulated ? *with->score : with->estimate.requests_per_s;
   const double b = simulated ? *without->score : without->estimate.requests_per_s;
   const bool half = with->score.has_value() != without->score.has_value();
-  if (half) {
+  if (half || (judged && !simulated)) {
     return fmt::format(
         "Whether to separate prefill and decode is not decided, because --time-limit ended the "
         "simulations; by the estimates it {}. Allow more time to decide it.\n",
@@ -231,7 +232,7 @@ std::string GoodputText(const GoodputAnswer& answer, const GoodputSearchOptions&
   }
   const plan::PlanCandidate *with = answer.Best(true), *without = answer.Best(false);
   out += "\n" + Line("with roles", with, cluster) + Line("without roles", without, cluster);
-  return out + Verdict(with, without, best.roles);
+  return out + Verdict(with, without, best.roles, static_cast<bool>(options.judge));
 }
 
 Json GoodputJson(const GoodputAnswer& answer) {

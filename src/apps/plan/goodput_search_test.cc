@@ -174,7 +174,8 @@ TEST(PlanReport, TheVerdictNeverContradictsThePlan) {
   ClusterSpec cluster;
   cluster.nodes = {{.name = "a", .device = "g"}};
   const auto text = [&](std::optional<double> with, double with_estimated,
-                        std::optional<double> without, double without_estimated) {
+                        std::optional<double> without, double without_estimated,
+                        const GoodputSearchOptions& options = {}) {
     GoodputAnswer answer;
     for (const bool roles : {true, false}) {
       plan::PlanCandidate& c = answer.ranked.emplace_back();
@@ -184,9 +185,15 @@ TEST(PlanReport, TheVerdictNeverContradictsThePlan) {
       c.estimate = {.requests_per_s = roles ? with_estimated : without_estimated, .limit = "TTFT"};
     }
     if (without.value_or(0) > with.value_or(0)) std::swap(answer.ranked[0], answer.ranked[1]);
-    const std::string all = GoodputText(answer, {}, cluster);
+    const std::string all = GoodputText(answer, options, cluster);
     return all.substr(all.rfind('\n', all.size() - 2) + 1);
   };
+  // Estimates were to be judged, and there was no time for it.
+  GoodputSearchOptions judged;
+  judged.judge = [](const Plan&, const plan::JudgeHints&) -> Result<double> { return 0.0; };
+  EXPECT_NE(text(std::nullopt, 49.5, std::nullopt, 22.6, judged).find("is not decided"),
+            std::string::npos);
+  EXPECT_NE(text(std::nullopt, 49.5, std::nullopt, 22.6).find("it gains 119 %"), std::string::npos);
   EXPECT_EQ(text(0.318, 0.4, std::nullopt, 0.615),
             "Whether to separate prefill and decode is not decided, because --time-limit ended the "
             "simulations; by the estimates it loses 35 %. Allow more time to decide it.\n");

@@ -127,12 +127,14 @@ class PlanJudge {
         {inputs_.requests_per_s.value_or(0), hints.best_score, kBelowHint * hints.most_estimated});
     double most = 0;
     for (int i = 0; i < kRunsMax; ++i, rate *= kRaise) {
-      MR_ASSIGN_OR_RETURN(const sim::ClusterReport report,
-                          Run(plan, Lasting(rate, hints.stay_s, kAnsweredRequestsMin), rate));
-      const double answered = Answered(report);
+      const auto report = Run(plan, Lasting(rate, hints.stay_s, kAnsweredRequestsMin), rate);
+      // What was reached at a lower rate counts.
+      if (report.status().code() == StatusCode::kDeadlineExceeded && most > 0) break;
+      MR_RETURN_IF_ERROR(report.status());
+      const double answered = Answered(*report);
       const bool more = answered > most * (1 + kPrecise);
       most = std::max(most, answered);
-      if (!more || !KeepsUp(report.load)) break;
+      if (!more || !KeepsUp(report->load)) break;
     }
     return most;
   }
@@ -165,9 +167,7 @@ class PlanJudge {
   Result<sim::ClusterReport> Run(const Plan& plan, const sim::WorkloadSpec& workload,
                                  std::optional<double> rate,
                                  SteadyAttainment* attained = nullptr) const {
-    if (out_of_time_()) {
-      return Status(StatusCode::kDeadlineExceeded, "no time left to simulate the plan");
-    }
+    if (out_of_time_()) return OutOfTime();
     DeploymentFlags flags;
     flags.engine = inputs_.engine;
     flags.shares_prefixes = workload.SharesPrefixes();
@@ -191,8 +191,20 @@ class PlanJudge {
         if (attained->decided()) sim->Stop();
       };
     }
+    // One run of a large plan may take longer than the whole search.
+    bool late = false;
+    cluster->on_tick = [this, &late, sim = cluster.get()](Time) {
+      late = late || out_of_time_();
+      if (late) sim->Stop();
+    };
     const auto requests = workload.Make(kSeed, rate);
-    return cluster->Run(*requests);
+    sim::ClusterReport report = cluster->Run(*requests);
+    if (late) return OutOfTime();
+    return report;
+  }
+
+  static Status OutOfTime() {
+    return {StatusCode::kDeadlineExceeded, "no time left to simulate the plan"};
   }
 
   const PlanInputs& inputs_;
