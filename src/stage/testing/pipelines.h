@@ -39,6 +39,7 @@ struct TestStageOptions {
   std::optional<LayerRange> layers;  // unset: all
   int max_batched_tokens = 64;
   int threads = 1;
+  size_t kv_ahead_bytes = size_t{1} << 20;  // so that memory is populated while batches run
 };
 
 inline std::unique_ptr<tensor::Device> NewTestDevice(int threads = 1) {
@@ -60,7 +61,7 @@ inline std::unique_ptr<ModelStage> NewTestStage(const std::string& folder,
                                                 const TestStageOptions& options = {}) {
   auto device = NewTestDevice(options.threads);
   auto model = LoadTestModel(folder, *device, options);
-  return std::make_unique<ModelStage>(std::move(device), std::move(model));
+  return std::make_unique<ModelStage>(std::move(device), std::move(model), options.kv_ahead_bytes);
 }
 
 struct TestRequest {
