@@ -168,7 +168,7 @@ TEST(UniqueFd, IsClosedOnceByItsLastOwner) {
   UniqueFd first(dup(STDERR_FILENO)), second(dup(STDERR_FILENO));
   const int of_first = first.get(), of_second = second.get();
   second = std::move(first);
-  EXPECT_FALSE(first.valid());
+  EXPECT_FALSE(first.valid());  // NOLINT(bugprone-use-after-move): a move leaves it empty
   EXPECT_FALSE(is_open(of_second)) << "replaced, so closed";
   EXPECT_EQ(second.get(), of_first);
   UniqueFd(std::move(second)).Release();

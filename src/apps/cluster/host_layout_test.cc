@@ -5,7 +5,7 @@
 namespace millrace::apps {
 namespace {
 
-constexpr int64_t kGib = int64_t{1} << 30;
+constexpr int64_t kOneGib = int64_t{1} << 30;
 
 ModelSpec Llama1b() {
   ModelSpec spec;
@@ -25,8 +25,8 @@ HostLayoutNeed Need(int workers, double free_gib, double kv_gib) {
   return {.spec = Llama1b(),
           .workers = workers,
           .max_model_len = 8192,
-          .free_bytes = static_cast<int64_t>(free_gib * kGib),
-          .kv_bytes = static_cast<int64_t>(kv_gib * kGib)};
+          .free_bytes = static_cast<int64_t>(free_gib * kOneGib),
+          .kv_bytes = static_cast<int64_t>(kv_gib * kOneGib)};
 }
 
 TEST(HostLayout, CopiesAreFirst) {
