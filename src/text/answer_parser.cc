@@ -10,14 +10,6 @@ constexpr std::string_view kSpaces = " \n\r\t";
 
 bool IsSpace(char c) { return kSpaces.find(c) != std::string_view::npos; }
 
-// How much of `text` cannot be the beginning of `token`.
-size_t Settled(std::string_view text, std::string_view token) {
-  for (size_t size = std::min(text.size(), token.size() - 1); size > 0; --size) {
-    if (token.starts_with(text.substr(text.size() - size))) return text.size() - size;
-  }
-  return text.size();
-}
-
 }  // namespace
 
 AnswerParser::AnswerParser(AnswerParserOptions options) : options_(std::move(options)) {

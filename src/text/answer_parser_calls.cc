@@ -116,7 +116,9 @@ bool AnswerParser::StepName(AnswerPieces& out) {
   }
   const bool json = f.syntax == CallSyntax::kJson;  // Mistral leaves the end out, too
   const size_t end = std::min(rest.find(name_end), json ? rest.find('{') : std::string::npos);
-  std::string_view region = rest.substr(0, end);
+  // Without what may be the beginning of the end.
+  std::string_view region =
+      rest.substr(0, end == std::string_view::npos ? Settled(rest, name_end) : end);
   while (!region.empty() && IsBlankChar(region.back())) region.remove_suffix(1);
   const std::string_view name = region.substr(0, region.find_first_of("<["));
   // What the region begins with decides, so that it does not matter how much of it has come.
@@ -220,11 +222,7 @@ bool AnswerParser::StepBroken(AnswerPieces& out) {
   for (const std::string_view token : {f.call_end, f.section_end, f.section_begin}) {
     if (token.empty()) continue;
     end = std::min(end, buffer_.find(token));
-    for (size_t size = std::min(buffer_.size(), token.size() - 1); size > 0; --size) {
-      if (token.starts_with(std::string_view(buffer_).substr(buffer_.size() - size))) {
-        settled = std::min(settled, buffer_.size() - size);
-      }
-    }
+    settled = std::min(settled, Settled(buffer_, token));
   }
   const bool ends = end < buffer_.size();
   const size_t taken = ends || at_end_ ? end : settled;

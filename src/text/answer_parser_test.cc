@@ -332,6 +332,30 @@ TEST(AnswerParser, BlanksBeforeTheEndOfAName) {
             "reasoning: \ncontent: \nf {}\n");
 }
 
+// What has come of the end is no part of the name.
+TEST(AnswerParser, AnEndOfANameThatComesInPieces) {
+  const std::string text =
+      "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f\r\r<｜tool▁sep｜>{\"a\": "
+      "1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+  for (const ToolFormat& format : ToolFormats()) {
+    if (format.name_end != "<｜tool▁sep｜>") continue;
+    AnswerParserOptions options;
+    options.tools = &format;
+    for (size_t piece = 1; piece <= text.size(); ++piece) {
+      AnswerParser parser(options);
+      std::string name;
+      AnswerPieces pieces;
+      for (size_t at = 0; at < text.size(); at += piece) {
+        parser.Push(std::string_view(text).substr(at, piece), pieces);
+      }
+      parser.Finish(pieces);
+      for (const ToolCallDelta& call : pieces.calls) name += call.name;
+      EXPECT_EQ(name, "f") << format.name << ", pieces of " << piece;
+      EXPECT_EQ(pieces.content, "");
+    }
+  }
+}
+
 TEST(ToolFormats, AreFoundByTheMarksOfChatTemplates) {
   const auto name = [](std::string_view source) {
     const ToolFormat* format = ToolFormatOf(source);

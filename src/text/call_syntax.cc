@@ -4,6 +4,14 @@
 #include <utility>
 
 namespace millrace::text {
+
+size_t Settled(std::string_view text, std::string_view token) {
+  for (size_t size = std::min(text.size(), token.size() - 1); size > 0; --size) {
+    if (token.starts_with(text.substr(text.size() - size))) return text.size() - size;
+  }
+  return text.size();
+}
+
 namespace {
 
 using Step = JsonScanner::Step;

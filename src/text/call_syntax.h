@@ -75,6 +75,10 @@ ParsedCalls ParseParameterTags(std::string_view text, const OrderedJson& tools, 
 ParsedCalls ParseKeyValueTags(std::string_view text, const OrderedJson& tools, bool ended);
 ParsedCalls ParsePythonCalls(std::string_view text, const OrderedJson& tools);
 
+// How much of `text` cannot be the beginning of `token`, whose rest may still come. REQUIRES: the
+// token is not empty.
+size_t Settled(std::string_view text, std::string_view token);
+
 // Whether a text begins as calls in tags do; nullopt: more of it must come.
 std::optional<bool> BeginsParameterTags(std::string_view text);
 std::optional<bool> BeginsKeyValueTags(std::string_view text);
