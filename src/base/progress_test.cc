@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <thread>
 
@@ -25,23 +26,28 @@ TEST(ProgressLine, TellsAmountRateAndTimeLeft) {
             "Prompts 100% 0 of 0 in 0s");
 }
 
-std::string Painted(ProgressStyle style, int updates, Duration step) {
+// What is written to the file that `write` gets.
+std::string Written(const std::function<void(FILE*)>& write) {
   char* text = nullptr;
   size_t size = 0;
   FILE* out = open_memstream(&text, &size);
-  ManualClock clock;
-  {
+  write(out);
+  fclose(out);
+  std::string result(text, size);
+  std::free(text);
+  return result;
+}
+
+std::string Painted(ProgressStyle style, int updates, Duration step) {
+  return Written([&](FILE* out) {
+    ManualClock clock;
     Progress progress("P", ProgressUnit::kRequests, 100, out, style, clock);
     for (int i = 1; i <= updates; ++i) {
       clock.Advance(step);
       progress.SetNote("n");
       progress.Update(i);
     }
-  }
-  fclose(out);
-  std::string result(text, size);
-  std::free(text);
-  return result;
+  });
 }
 
 TEST(Progress, TerminalRepaintsOneLineAtMostTenTimesASecond) {
@@ -65,31 +71,22 @@ TEST(Progress, AShortOperationMayShowNothing) {
 
 // Nobody calls Show while one step of a search takes long.
 TEST(ProgressText, APlainLineComesWithoutAnUpdate) {
-  char* text = nullptr;
-  size_t size = 0;
-  FILE* out = open_memstream(&text, &size);
-  {
-    ProgressText progress(out, {.beats = true});
-    progress.Show("first");
-    progress.Show("second");
-    std::this_thread::sleep_for(std::chrono::milliseconds(2'300));
-  }
-  fclose(out);
-  EXPECT_EQ(std::string(text, size), "second\n");
-  std::free(text);
+  EXPECT_EQ(Written([](FILE* out) {
+              ProgressText progress(out, {.beats = true});
+              progress.Show("first");
+              progress.Show("second");
+              std::this_thread::sleep_for(std::chrono::milliseconds(2'300));
+            }),
+            "second\n");
 }
 
 TEST(ProgressText, ATerminalsLineIsErased) {
-  char* text = nullptr;
-  size_t size = 0;
-  FILE* out = open_memstream(&text, &size);
-  {
-    ProgressText progress(out, {.bar = true});
-    progress.Show("first");
-  }
-  fclose(out);
-  EXPECT_EQ(std::string(text, size), "\r\x1b[Kfirst\r\x1b[K");
-  std::free(text);
+  EXPECT_EQ(Written([](FILE* out) {
+              ProgressText progress(out, {.bar = true},
+                                    [](const std::string& text) { return "line: " + text; });
+              progress.Show("first");
+            }),
+            "\r\x1b[Kline: first\r\x1b[K");
 }
 
 TEST(ProgressStyle, HonoursNoColorAndPipes) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -44,13 +45,30 @@ Parsed<Json> ObjectOf(const std::string& body) {
   return std::move(parsed).value();
 }
 
-// Reads a required string.
-void Required(FieldReader& reader, const char* name, size_t max_bytes, std::string& out) {
-  if (reader.Find(name) == nullptr && !reader.failed()) {
-    reader.Fail(name, std::string(name) + " is required");
-    return;
+// A required string of a body.
+struct Field {
+  const char* name;
+  size_t max_bytes;
+  std::string* value;
+};
+
+// False after sending the error.
+bool ReadOrReply(const Call& call, std::initializer_list<Field> fields) {
+  Parsed<Json> body = ObjectOf(call.request.body);
+  if (auto* error = std::get_if<ApiError>(&body)) {
+    call.reply->Send(ErrorResponse(*error));
+    return false;
   }
-  reader.String(name, max_bytes, out);
+  FieldReader reader(std::get<Json>(body));
+  for (const auto& [name, max_bytes, value] : fields) {
+    if (reader.Find(name) == nullptr && !reader.failed()) {
+      reader.Fail(name, std::string(name) + " is required");
+    }
+    reader.String(name, max_bytes, *value);
+  }
+  if (!reader.failed()) return true;
+  call.reply->Send(ErrorResponse(*reader.error()));
+  return false;
 }
 
 Json Done() { return {{"status", "ok"}}; }
@@ -119,12 +137,8 @@ void ClusterRoutes::ApplyPlan(Call call) {
   ClusterAdmin* admin = AdminOrReply(call);
   if (admin == nullptr) return;
   auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
-  Parsed<Json> body = ObjectOf(call.request.body);
-  if (auto* error = std::get_if<ApiError>(&body)) return refuse(*error);
   std::string text;
-  FieldReader reader(std::get<Json>(body));
-  Required(reader, "plan", kPlanBytesMax, text);
-  if (reader.failed()) return refuse(*reader.error());
+  if (!ReadOrReply(call, {{"plan", kPlanBytesMax, &text}})) return;
   auto plan = plan::ParseWorkerPlan(text, "plan");
   if (!plan.ok()) return refuse(BadField("plan", plan.status().message()));
   if (!Serves(plan->plan.model)) {
@@ -140,13 +154,8 @@ void ClusterRoutes::ApplyPlan(Call call) {
 void ClusterRoutes::DrainWorker(Call call) {
   ClusterAdmin* admin = AdminOrReply(call);
   if (admin == nullptr) return;
-  auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
-  Parsed<Json> body = ObjectOf(call.request.body);
-  if (auto* error = std::get_if<ApiError>(&body)) return refuse(*error);
   std::string worker;
-  FieldReader reader(std::get<Json>(body));
-  Required(reader, "worker", kNameBytesMax, worker);
-  if (reader.failed()) return refuse(*reader.error());
+  if (!ReadOrReply(call, {{"worker", kNameBytesMax, &worker}})) return;
   AnswerAdmin(call, admin->Drain(worker), "worker");
 }
 
@@ -154,13 +163,10 @@ void ClusterRoutes::MigrateRequest(Call call) {
   ClusterAdmin* admin = AdminOrReply(call);
   if (admin == nullptr) return;
   auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
-  Parsed<Json> body = ObjectOf(call.request.body);
-  if (auto* error = std::get_if<ApiError>(&body)) return refuse(*error);
   std::string request, worker;
-  FieldReader reader(std::get<Json>(body));
-  Required(reader, "request", kNameBytesMax, request);
-  Required(reader, "worker", kNameBytesMax, worker);
-  if (reader.failed()) return refuse(*reader.error());
+  if (!ReadOrReply(call,
+                   {{"request", kNameBytesMax, &request}, {"worker", kNameBytesMax, &worker}}))
+    return;
   std::vector<RequestId> running;
   for (const RegistryEntry& entry : registry_.Find(request)) {
     if (entry.finish_reason.empty()) running.push_back(entry.id);

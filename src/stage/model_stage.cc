@@ -6,7 +6,8 @@
 
 namespace millrace::stage {
 
-size_t KvAheadBytes(const model::Model& model) {
+size_t KvAheadBytes(const model::Model& model, std::optional<int64_t> asked) {
+  if (asked) return static_cast<size_t>(*asked);
   const tensor::KvShape shape = model.KvShapeFor(tensor::kKvBlockUnit, 1);
   const tensor::PoolKvBox token{0, shape.num_layers, 0, shape.num_kv_heads, 0, 1};
   const size_t longest = static_cast<size_t>(model.max_model_len()) * token.Bytes(shape);

@@ -117,6 +117,7 @@ class ModelStage : public Stage {
 // but at most kKvAheadBytesMax.
 inline constexpr size_t kKvAheadSequences = 8;
 inline constexpr size_t kKvAheadBytesMax = size_t{1} << 30;
-size_t KvAheadBytes(const model::Model& model);
+// What was asked for, or the default.
+size_t KvAheadBytes(const model::Model& model, std::optional<int64_t> asked);
 
 }  // namespace millrace::stage

@@ -14,6 +14,7 @@ import time
 from options_harness import in_parallel, run, syncs
 
 from harness.http import Api
+from harness.proc import threads_of
 from harness.waiting import wait_for
 
 LONG = {"max_tokens": 400, "ignore_eos": True}
@@ -304,19 +305,14 @@ def kernels(server, value):
         check(value in worker["device"].split(), worker["device"])
 
 
-def populates_memory(pid, value):
-    """A thread has KV memory ready ahead of need, unless it is off."""
-    names = {path.read_text().strip() for path in pathlib.Path(f"/proc/{pid}/task").glob("*/comm")}
-    same("kv-populate" in names, value != "off")
-
-
-def populates(server, value):
+def populates(server, _):
+    """No thread has KV memory ready ahead of need. cluster_faults.py sees it where it is not off."""
     for pid in server.workers().values() or [server.process.pid]:
-        populates_memory(pid, value)
+        check("kv-populate" not in threads_of(pid), "memory is populated")
 
 
-def worker_populates(worker, value):
-    populates_memory(worker.process.pid, value)
+def worker_populates(worker, _):
+    check("kv-populate" not in threads_of(worker.process.pid), "memory is populated")
 
 
 def bound_memory(pid, value):

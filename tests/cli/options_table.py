@@ -171,7 +171,7 @@ def memory(kind, at):
     }
     if kind != "serve --cluster":
         rows["--kv-cache-memory"] = Row("4MiB", effects.kv_memory)
-        rows["--populate-kv"] = Row("off" if kind == "serve" else "1MiB", effects.populates)
+        rows["--populate-kv"] = Row("off", effects.populates)
     if kind != "serve":
         rows["--tensor-parallel-size"] = Row("2", effects.ranks)
     return rows

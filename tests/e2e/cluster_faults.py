@@ -31,6 +31,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from harness.http import ANSWER_LIMIT_S, UnixConnection, send  # noqa: E402
 from harness.ports import Link, free_port  # noqa: E402
+from harness.proc import threads_of  # noqa: E402
 from harness.processes import Process, Server, make_token  # noqa: E402
 
 import cluster_resources  # noqa: E402
@@ -292,6 +293,8 @@ class Faults(unittest.TestCase):
         self.assertEqual([p["workers"] for p in server.status()["pipelines"]],
                          [["worker-0"], ["worker-1"]])
         self.assertIn("each of 2 workers has a copy of the model", server.output)
+        for pid in server.workers().values():
+            self.assertIn("kv-populate", threads_of(pid), "KV memory is not made ready")
         self.assertEqual(server.stop(), 0)
 
     def test_tensor_parallel_stages_answer_like_one_process(self):

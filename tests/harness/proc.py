@@ -34,6 +34,11 @@ def workers_of(pid):
             if "worker" in child.words}
 
 
+def threads_of(pid):
+    """The names of its threads."""
+    return {path.read_text().strip() for path in pathlib.Path(f"/proc/{pid}/task").glob("*/comm")}
+
+
 def mentioning(text):
     """The command lines that have it."""
     lines = [" ".join(process.words) for process in running()]

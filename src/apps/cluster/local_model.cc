@@ -81,8 +81,7 @@ Status StartController(const EngineFlags& flags, std::unique_ptr<tensor::Device>
   worker.join.address.data = "inside";  // for the log only; no peer connects
   worker.join.device = model.device_name;
   worker.join.memory_bytes = device->MemoryAvailable().bytes;
-  const auto ahead = static_cast<size_t>(
-      flags.populate_kv.value_or(serves ? static_cast<int64_t>(stage::KvAheadBytes(*weights)) : 0));
+  const size_t ahead = serves ? stage::KvAheadBytes(*weights, flags.populate_kv) : 0;
   worker.stage = std::make_shared<stage::ModelStage>(std::move(device), std::move(weights), ahead);
   MR_ASSIGN_OR_RETURN(std::shared_ptr<cluster::LocalCluster> here,
                       cluster::StartOneWorker(std::move(options), std::move(worker), clock));

@@ -251,7 +251,7 @@ TEST(KvExchange, ForgedStaleOrReleasedHandlesAreNotServed) {
 TEST(StagingPool, BuffersAreReusedAndExtraOnesAreOrdinaryMemory) {
   Node node;
   auto pool = std::make_unique<StagingPool>(64 << 10);
-  std::vector<StagingPool::Buffer> taken;
+  std::vector<PullBuffer> taken;
   std::set<const std::byte*> places;
   for (size_t i = 0; i < kStagingBuffersMax + 3; ++i) {
     taken.push_back(pool->Take(*node.plane, 64 << 10));
@@ -262,7 +262,7 @@ TEST(StagingPool, BuffersAreReusedAndExtraOnesAreOrdinaryMemory) {
   EXPECT_EQ(places.size(), taken.size());
   const std::byte* last = taken[5].bytes.data();
   taken.erase(taken.begin() + 5);
-  const StagingPool::Buffer again = pool->Take(*node.plane, 100);
+  const PullBuffer again = pool->Take(*node.plane, 100);
   EXPECT_EQ(again.bytes.data(), last);
   EXPECT_EQ(again.bytes.size(), 100u);
   pool.reset();  // buffers that are still in use outlive it

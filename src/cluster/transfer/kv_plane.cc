@@ -18,7 +18,7 @@ void KvPlane::Use(net::DataPlane* plane) {
 }
 
 Result<net::PullSource> KvPlane::Serve(const KvRequest& request) {
-  StagingPool::Buffer buffer;
+  PullBuffer buffer;
   MR_RETURN_IF_ERROR(exchange_.Serve(request.handle, request.item, [&](size_t size) {
     buffer = staging_.Take(*plane_, size);
     return buffer.bytes;

@@ -20,7 +20,7 @@ struct StagingPool::State {
 StagingPool::StagingPool(size_t buffer_bytes)
     : buffer_bytes_(buffer_bytes), state_(std::make_shared<State>()) {}
 
-StagingPool::Buffer StagingPool::Take(net::DataPlane& plane, size_t bytes) {
+PullBuffer StagingPool::Take(net::DataPlane& plane, size_t bytes) {
   MR_CHECK(bytes <= buffer_bytes_);
   MutexLock lock(state_->mutex);
   if (!std::exchange(state_->asked, true)) {

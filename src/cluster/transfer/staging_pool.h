@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 
+#include "cluster/transfer/pull_buffers.h"
 #include "net/data/data_plane.h"
 
 namespace millrace::cluster {
@@ -21,12 +22,8 @@ class StagingPool {
   // The memory is allocated with the first buffer, and its pages when they are written.
   explicit StagingPool(size_t buffer_bytes);
 
-  struct Buffer {
-    std::span<std::byte> bytes;
-    std::shared_ptr<const void> pin;  // returns the buffer when released
-  };
-  // The bytes of the buffer are not initialized. REQUIRES: `bytes` is at most `buffer_bytes`.
-  Buffer Take(net::DataPlane& plane, size_t bytes);
+  // REQUIRES: `bytes` is at most `buffer_bytes`.
+  PullBuffer Take(net::DataPlane& plane, size_t bytes);
 
  private:
   struct State;

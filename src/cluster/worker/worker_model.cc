@@ -196,8 +196,7 @@ Result<Loader::ModelPtr> Loader::LoadModel(const LoadShard& load, net::Collectiv
                                    static_cast<int64_t>(BytesOf(spec.dtype));
   facts.kv_bytes = options_.kv_bytes.value_or(
       static_cast<int64_t>(kKvMemoryShare * static_cast<double>(device->MemoryAvailable().bytes)));
-  const auto ahead = static_cast<size_t>(
-      options_.populate_kv_bytes.value_or(static_cast<int64_t>(stage::KvAheadBytes(*weights))));
+  const size_t ahead = stage::KvAheadBytes(*weights, options_.populate_kv_bytes);
   return std::make_shared<stage::ModelStage>(std::move(device), std::move(weights), ahead);
 }
 

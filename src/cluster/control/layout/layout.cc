@@ -155,11 +155,6 @@ bool HasSlot(const Layout& layout, WorkerId worker) {
                              [&](const LayoutStage& stage) { return HasSlot(stage, worker); });
 }
 
-bool SameRoute(const Route& a, const Route& b) {
-  return std::ranges::equal(
-      a, b, [](const Hop& x, const Hop& y) { return x.stage == y.stage && x.layers == y.layers; });
-}
-
 bool LayoutStage::Up() const { return !closing && std::ranges::all_of(ranks, &Slot::loaded); }
 
 std::optional<BitClass> LayoutStage::bits() const {

@@ -98,8 +98,6 @@ Status CheckLayers(const Plan& plan, int num_layers);
 
 bool HasSlot(const LayoutStage& stage, WorkerId worker);
 
-bool SameRoute(const Route& a, const Route& b);
-
 // What a request needs of the workers of its route.
 struct WorkerNeed {
   std::optional<BitClass> bits = {};      // only workers of this class; unset: of any

@@ -46,7 +46,7 @@ void Placements::FollowLayout() {
 
 template <typename Visit>
 void Placements::ForEachWaiting(const Visit& visit) {
-  std::optional<Requests::Place> at;
+  std::optional<Requests::QueueKey> at;
   while ((at = requests_.NextWaiting(at, kAllQueues))) visit(at->second);
 }
 
@@ -148,7 +148,7 @@ bool Placements::FitsWhenEmpty(const Request& request) {
 }
 
 bool Placements::NeedsPrompt(const Request& request) const {
-  return !layout().prefill.empty() && request.waiting && request.waits_for == WaitsFor::kPrompt;
+  return !layout().prefill.empty() && request.waiting && request.waits_for == WaitsFor::kPrefill;
 }
 
 RouteNeed Placements::NeedOf(const Request& request) const {

@@ -141,7 +141,7 @@ void RequestLifecycle::Dispatch(Time now) {
   std::vector<WaitsFor> queues(kAllQueues.begin(), kAllQueues.end());  // that are not blocked
   std::set<PipelineId> full;  // a smaller request must not take what an older one waits for
   int overtaken = 0;
-  std::optional<Requests::Place> at;
+  std::optional<Requests::QueueKey> at;
   while ((at = requests_.NextWaiting(at, queues))) {
     const RequestId id = at->second;
     const Request& request = requests_.at(id);

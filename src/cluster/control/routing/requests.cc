@@ -21,7 +21,7 @@ WaitsFor WhatItWaitsFor(const Requests::Request& request) {
       std::ranges::all_of(request.waiting->resumed, [](const sched::ResumedSequence& sequence) {
         return sequence.finished || sequence.output.empty();
       });
-  return begins && !stays ? WaitsFor::kPrompt : WaitsFor::kDecode;
+  return begins && !stays ? WaitsFor::kPrefill : WaitsFor::kDecode;
 }
 
 }  // namespace
@@ -90,12 +90,12 @@ void Requests::LeaveQueue(RequestId id, const Request& request) {
   waiting_prefill_tokens_ -= PrefillTokensOf(request);
 }
 
-std::optional<Requests::Place> Requests::NextWaiting(std::optional<Place> place,
-                                                     std::span<const WaitsFor> queues) const {
-  std::optional<Place> next;
+std::optional<Requests::QueueKey> Requests::NextWaiting(std::optional<QueueKey> after,
+                                                        std::span<const WaitsFor> queues) const {
+  std::optional<QueueKey> next;
   for (const WaitsFor what : queues) {
-    const std::set<Place>& queue = queues_[Index(what)];
-    const auto found = place ? queue.upper_bound(*place) : queue.begin();
+    const std::set<QueueKey>& queue = queues_[Index(what)];
+    const auto found = after ? queue.upper_bound(*after) : queue.begin();
     if (found != queue.end() && (!next || *found < *next)) next = *found;
   }
   return next;
@@ -187,7 +187,7 @@ bool Requests::EndWaiting(RequestId id, FinishReason reason, const Status& error
 }
 
 std::vector<RequestId> Requests::Expired(Time now) const {
-  std::vector<Place> expired;
+  std::vector<QueueKey> expired;
   for (const auto& [until, id] : expiries_) {
     if (Waited(now) <= until) break;
     expired.emplace_back(all_.at(id).arrived, id);

@@ -55,8 +55,8 @@ struct Placement {
 int64_t PrefillTokens(const sched::NewRequest& request);
 
 // Where prompts are computed apart, requests wait for two kinds of pipelines.
-enum class WaitsFor : uint8_t { kPrompt, kDecode };
-inline constexpr std::array kAllQueues = {WaitsFor::kPrompt, WaitsFor::kDecode};
+enum class WaitsFor : uint8_t { kPrefill, kDecode };
+inline constexpr std::array kAllQueues = {WaitsFor::kPrefill, WaitsFor::kDecode};
 
 class Requests {
  public:
@@ -72,7 +72,7 @@ class Requests {
     std::optional<BitClass> bits;
     sched::NewRequest spec;                    // as the client sent it
     std::optional<sched::NewRequest> waiting;  // set while it waits: what its pipeline will get
-    WaitsFor waits_for = WaitsFor::kPrompt;    // while it waits
+    WaitsFor waits_for = WaitsFor::kPrefill;   // while it waits
     std::optional<Placement> placement;        // unset: it waits for one
     std::vector<int> ended;                    // its sequences that have ended
     // For its account, while it waits: what the last attempt to place it lacked, and how many
@@ -107,15 +107,15 @@ class Requests {
   Request& at(RequestId id) { return all_.at(id); }
   const std::unordered_map<RequestId, Request>& all() const { return all_; }
   size_t size() const { return all_.size(); }
-  size_t waiting() const { return waiting(WaitsFor::kPrompt) + waiting(WaitsFor::kDecode); }
+  size_t waiting() const { return waiting(WaitsFor::kPrefill) + waiting(WaitsFor::kDecode); }
   size_t waiting(WaitsFor what) const { return queues_[Index(what)].size(); }
   // Tokens to be computed before the first ones of those that wait and have none.
   int64_t waiting_prefill_tokens() const { return waiting_prefill_tokens_; }
-  // A place in the order of those that wait: by arrival.
-  using Place = std::pair<Time, RequestId>;
-  // The first one after `place` of these queues; nullopt: the first one, and none.
-  std::optional<Place> NextWaiting(std::optional<Place> place,
-                                   std::span<const WaitsFor> queues) const;
+  // The order of those that wait: by arrival.
+  using QueueKey = std::pair<Time, RequestId>;
+  // The first one of these queues after `after`, or of all of it if that is unset. nullopt: none.
+  std::optional<QueueKey> NextWaiting(std::optional<QueueKey> after,
+                                      std::span<const WaitsFor> queues) const;
   // The maximum number of tokens that it may generate, over all its sequences.
   int64_t OutputLimit(const Request& request) const;
   // Tokens that it will probably generate in all, over its sequences, from now on and before.
@@ -170,7 +170,7 @@ class Requests {
 
   const RequestsOptions options_;
   std::unordered_map<RequestId, Request> all_;
-  std::array<std::set<Place>, 2> queues_;          // by what they wait for
+  std::array<std::set<QueueKey>, 2> queues_;       // by what they wait for
   std::set<std::pair<Time, RequestId>> expiries_;  // of those that wait
   int64_t waiting_prefill_tokens_ = 0;
   Duration stood_still_;  // so far

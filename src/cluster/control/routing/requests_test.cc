@@ -38,7 +38,7 @@ class RequestsTest : public ::testing::Test {
 
   Ids Queue(std::span<const WaitsFor> queues = kAllQueues) const {
     Ids ids;
-    std::optional<Requests::Place> at;
+    std::optional<Requests::QueueKey> at;
     while ((at = requests_.NextWaiting(at, queues))) ids.push_back(at->second);
     return ids;
   }
@@ -66,7 +66,7 @@ TEST_F(RequestsTest, TheQueueIsInOrderOfArrival) {
 }
 
 TEST_F(RequestsTest, ThoseThatDecodeHaveAQueueOfTheirOwn) {
-  constexpr std::array kPrompts = {WaitsFor::kPrompt}, kDecodes = {WaitsFor::kDecode};
+  constexpr std::array kPrompts = {WaitsFor::kPrefill}, kDecodes = {WaitsFor::kDecode};
   Add(1, At(0));
   Add(2, At(1));
   requests_.Enter(RequestId(1), kPipeline);
