@@ -40,6 +40,7 @@ struct Profile {
   std::string model, architecture, dtype;
   int num_layers = 0;
   std::string device;
+  std::string numeric_class;  // whose kernels were measured; "": not known, older than cpu-bits-3
   int threads = 0;
   StepFit step;                                 // the whole model
   StepFit layers;                               // all layers, without the rest

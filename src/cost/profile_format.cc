@@ -239,6 +239,9 @@ Status Read(const Fields& top, Profile& profile) {
   MR_RETURN_IF_ERROR(model.Int("num_layers", Profile::kLayersMax, profile.num_layers));
   MR_ASSIGN_OR_RETURN(const Fields machine, top.Object("machine"));
   MR_RETURN_IF_ERROR(machine.Text("device", profile.device));
+  if (machine.Has("numeric_class")) {
+    MR_RETURN_IF_ERROR(machine.Text("numeric_class", profile.numeric_class));
+  }
   MR_RETURN_IF_ERROR(machine.Int("threads", Profile::kThreadsMax, profile.threads));
   MR_RETURN_IF_ERROR(ReadFit(top, "step", profile.step));
   MR_RETURN_IF_ERROR(ReadFit(top, "layers", profile.layers));
@@ -263,6 +266,7 @@ Json ToJson(const Profile& profile) {
       {"saturation_tokens", profile.saturation_tokens},
       {"memory_copy_bytes_per_s", profile.memory_copy_bytes_per_s},
   };
+  if (!profile.numeric_class.empty()) json["machine"]["numeric_class"] = profile.numeric_class;
   if (profile.loopback) {
     json["loopback"] = {{"latency_s", profile.loopback->link.latency_s},
                         {"bytes_per_s", profile.loopback->link.bytes_per_s},

@@ -25,6 +25,7 @@ Profile Measured() {
                   .dtype = "bfloat16",
                   .num_layers = 8,
                   .device = "cpu",
+                  .numeric_class = "cpu-bits-3",
                   .threads = 2};
   Rng rng(5);
   for (int i = 0; i < 80; ++i) {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/log.h"
-#include "base/sha256.h"
+#include "core/portable_math.h"
 
 namespace millrace::model {
 namespace {
@@ -36,7 +36,7 @@ RopeType ReadType(ConfigReader& rope) {
 
 // Peng et al., "YaRN" (2023), section 3.4: 0.1 ln(s) + 1, the scale of cos and sin.
 double YarnScale(double factor, double mscale) {
-  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+  return factor <= 1 ? 1.0 : 0.1 * mscale * PortableLog(factor) + 1.0;
 }
 
 void ReadYarn(ConfigReader& rope, RopeConfig& out) {
@@ -55,7 +55,7 @@ std::vector<float> PlainFrequencies(double theta, int rotary_dim) {
   std::vector<float> frequencies(static_cast<size_t>(rotary_dim / 2));
   for (size_t i = 0; i < frequencies.size(); ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(rotary_dim);
-    frequencies[i] = 1.0f / std::pow(static_cast<float>(theta), exponent);
+    frequencies[i] = 1.0f / static_cast<float>(PortablePow(static_cast<float>(theta), exponent));
   }
   return frequencies;
 }
@@ -80,8 +80,8 @@ void ScaleLlama3(const RopeConfig& c, std::vector<float>& frequencies) {
 // those that rotate less than once are stretched (interpolated), with a ramp between.
 void ScaleYarn(const RopeConfig& c, std::vector<float>& frequencies) {
   const auto dimension_of = [&](double rotations) {
-    return c.rotary_dim * std::log(c.original_positions / (rotations * 2 * M_PI)) /
-           (2 * std::log(c.theta));
+    return c.rotary_dim * PortableLog(c.original_positions / (rotations * 2 * M_PI)) /
+           (2 * PortableLog(c.theta));
   };
   double low = dimension_of(c.beta_fast), high = dimension_of(c.beta_slow);
   if (c.truncate) {
@@ -152,7 +152,7 @@ std::vector<float> InverseFrequencies(const RopeConfig& c, int position) {
     // NTK-aware: the base grows with the length of the text up to and including this position.
     const double length = std::max(position + 1, c.original_positions);
     const double d = c.rotary_dim;
-    theta *= std::pow(c.factor * length / c.original_positions - (c.factor - 1), d / (d - 2));
+    theta *= PortablePow(c.factor * length / c.original_positions - (c.factor - 1), d / (d - 2));
   }
   std::vector<float> frequencies = PlainFrequencies(theta, c.rotary_dim);
   if (c.type == RopeType::kLinear) {
@@ -161,17 +161,6 @@ std::vector<float> InverseFrequencies(const RopeConfig& c, int position) {
   if (c.type == RopeType::kLlama3) ScaleLlama3(c, frequencies);
   if (c.type == RopeType::kYarn) ScaleYarn(c, frequencies);
   return frequencies;
-}
-
-std::string MathLibraryDigest() {
-  Sha256 digest;
-  for (double theta : {10'000.0, 500'000.0, 1'000'000.0}) {
-    const RopeTables tables({.rotary_dim = 128, .theta = theta}, 256);
-    const size_t bytes = RopeTables::BytesFor({.rotary_dim = 128}, 256) / 2;
-    digest.Add(tables.view().cos, bytes);
-    digest.Add(tables.view().sin, bytes);
-  }
-  return Hex(digest.Take()).substr(0, 8);
 }
 
 size_t RopeTables::BytesFor(const RopeConfig& config, int positions) {
@@ -183,17 +172,18 @@ RopeTables::RopeTables(const RopeConfig& config, int positions) {
   cos_.resize(static_cast<size_t>(positions) * half);
   sin_.resize(cos_.size());
   const float scale = static_cast<float>(config.attention_factor);
-  std::vector<float> frequencies = InverseFrequencies(config, 0);
+  std::vector<float> frequencies = InverseFrequencies(config, 0), angles(half);
   for (int p = 0; p < positions; ++p) {
     if (config.type == RopeType::kDynamic && p >= config.original_positions) {
       frequencies = InverseFrequencies(config, p);
     }
-    for (size_t i = 0; i < half; ++i) {
-      const float angle = static_cast<float>(p) * frequencies[i];
-      const size_t at = static_cast<size_t>(p) * half + i;
-      cos_[at] = std::cos(angle) * scale;
-      sin_[at] = std::sin(angle) * scale;
-    }
+    for (size_t i = 0; i < half; ++i) angles[i] = static_cast<float>(p) * frequencies[i];
+    const size_t at = static_cast<size_t>(p) * half;
+    PortableTurns(angles, std::span(cos_).subspan(at, half), std::span(sin_).subspan(at, half));
+  }
+  if (scale != 1) {
+    for (float& x : cos_) x *= scale;
+    for (float& x : sin_) x *= scale;
   }
   view_ = {cos_.data(), sin_.data(), positions, config.rotary_dim};
 }

@@ -43,10 +43,6 @@ RopeConfig ReadRope(ConfigReader& config, int head_dim, int& max_position,
 // 1 / wavelength of each pair, at position `position` (only `dynamic` depends on it).
 std::vector<float> InverseFrequencies(const RopeConfig& config, int position);
 
-// 8 hexadecimal digits of sample angles. The C library computes angles, so processes whose
-// libraries round differently would not compute the same bits; their digests differ.
-std::string MathLibraryDigest();
-
 // The table for positions [0, positions). Owns its memory.
 class RopeTables {
  public:

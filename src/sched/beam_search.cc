@@ -1,10 +1,10 @@
 #include "sched/beam_search.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "base/check.h"
+#include "core/portable_math.h"
 
 namespace millrace::sched {
 
@@ -26,7 +26,7 @@ bool BeamSearch::Stops(TokenId token) const {
 }
 
 double BeamSearch::Score(double logprob, int length) const {
-  return logprob / std::pow(std::max(length, 1), length_penalty_);
+  return logprob / PortablePow(std::max(length, 1), length_penalty_);
 }
 
 PositionLogprobs BeamSearch::PositionOf(const Candidate& candidate) const {

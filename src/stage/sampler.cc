@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "core/no_token_left.h"
+#include "core/portable_math.h"
 #include "tensor/cpu/elementwise.h"
 
 namespace millrace::stage {
@@ -209,9 +210,10 @@ std::optional<PositionLogprobs> LogprobsAt(std::span<const float> logits, TokenI
   const float peak = logits[static_cast<size_t>(*best)];
   std::vector<float> weights(logits.size());
   tensor::ExpRow(logits, peak, 1.0f, weights.data());
-  double total = 0;
-  for (float w : weights) total += w;
-  const double log_total = std::log(total) + peak;
+  // The weights of a softmax, of which one is 1; with an infinite logit there are none.
+  const double log_total = std::isinf(peak)
+                               ? std::numeric_limits<double>::quiet_NaN()
+                               : PortableLog(std::ldexp(tensor::SumOfWeights(weights), -40)) + peak;
 
   PositionLogprobs result;
   auto entry = [&](TokenId token, int rank) {

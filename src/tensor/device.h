@@ -82,7 +82,7 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string Name() const = 0;  // "cpu avx512 x2"
-  // Devices of one class compute the same bits: "cpu-bits-2".
+  // Devices of one class compute the same bits: "cpu-bits-3".
   virtual std::string NumericClass() const = 0;
   virtual DeviceLimits Limits() const = 0;
   // For weights, activations and KV.

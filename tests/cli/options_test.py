@@ -325,7 +325,7 @@ class Worker(FolderTest):
 
         def answer(server):
             reply = server.complete("The harbour lay still, and", **asked)
-            self.assertRegex(reply["system_fingerprint"], r"\Afp_[0-9a-f]{16}\Z")
+            self.assertRegex(reply["system_fingerprint"], r"\Afp_[0-9a-f]{16}_[a-z0-9-]+\Z")
             choice = reply["choices"][0]
             return choice["text"], choice["logprobs"], reply["system_fingerprint"]
 

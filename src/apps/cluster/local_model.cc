@@ -73,7 +73,7 @@ Status StartController(const EngineFlags& flags, std::unique_ptr<tensor::Device>
   MR_ASSIGN_OR_RETURN(cluster::ControllerHostOptions options, ControllerOptionsFor(flags, model));
   options.controller.identity.model_fingerprint = model.weights_fingerprint;
   cluster::OneWorker worker;
-  worker.join.identity.numeric_class = cluster::NumericClass(device->NumericClass());
+  worker.join.identity.numeric_class = device->NumericClass();
   worker.join.identity.kv_layout = cluster::KvLayoutName(model.spec);
   worker.weight_bytes = weights->loaded_bytes();
   worker.kv_bytes_per_token = model.spec.KvBytesPerToken();

@@ -248,6 +248,7 @@ Status RunProfile(const ProfileFlags& flags) {
   measured.dtype = DTypeName(spec.dtype);
   measured.num_layers = spec.num_layers;
   measured.device = loaded.device;
+  measured.numeric_class = loaded.rig->runner().device().NumericClass();
   measured.threads = loaded.threads;
   MR_ASSIGN_OR_RETURN(Measured steps,
                       MeasureSteps(*loaded.rig, loaded.limits, flags.repeats, flags.rest_s, clock));

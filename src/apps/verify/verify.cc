@@ -68,6 +68,21 @@ std::string Difference(const std::vector<TokenId>& was, const std::vector<TokenI
   return fmt::format("position {}: was {}, is {}", position, name(was, old_at), name(is, new_at));
 }
 
+// The numeric class in a fingerprint: fp_0123456789abcdef_cpu-bits-3.
+std::string_view ClassOf(std::string_view fingerprint) {
+  const size_t at = fingerprint.rfind('_');
+  const bool named = at != std::string_view::npos && at > std::string_view("fp").size();
+  return named ? fingerprint.substr(at + 1) : "older than cpu-bits-3";
+}
+
+// Why answers of these two may have other bits.
+std::string WhatDiffers(std::string_view was, std::string_view is) {
+  if (ClassOf(was) != ClassOf(is)) {
+    return fmt::format("the numeric class was {}, and is {}", ClassOf(was), ClassOf(is));
+  }
+  return "the numeric class is the same, so the weights or the KV cache's type differ";
+}
+
 }  // namespace
 
 Result<std::vector<LoggedLine>> ParseRequestLog(std::string_view text) {
@@ -110,8 +125,9 @@ Verdict Compare(const LoggedLine& line, int status, std::string_view body) {
     if (where.empty()) continue;
     const std::string choice = line.answers.size() > 1 ? fmt::format("choice {}, ", i) : "";
     if (fingerprint == line.fingerprint) return {Sameness::kDifferent, choice + where};
-    return {Sameness::kOtherBits, fmt::format("{}{}; it was computed by {}, and now by {}", choice,
-                                              where, line.fingerprint, fingerprint)};
+    return {Sameness::kOtherBits,
+            fmt::format("{}{}; it was computed by {}, and now by {}: {}", choice, where,
+                        line.fingerprint, fingerprint, WhatDiffers(line.fingerprint, fingerprint))};
   }
   return {Sameness::kSame, ""};
 }
@@ -147,7 +163,7 @@ std::string VerifySummary::ToText() const {
     if (count > 0) text += fmt::format("{} {}\n", FormatCount(static_cast<int64_t>(count)), what);
   };
   add(different, "differ although workers of the same class computed them: please report this");
-  add(other_bits, "differ, and workers of another numeric class computed them");
+  add(other_bits, "differ, and workers with another fingerprint computed them");
   add(other_prompt, "have another prompt now");
   add(failed, "got no answer");
   return text;

@@ -64,7 +64,11 @@ TEST(Verify, SaysWhereAnAnswerDiffers) {
   EXPECT_EQ(verdict.outcome, Sameness::kOtherBits);
   EXPECT_EQ(verdict.detail,
             "choice 0, position 2: was token 3, is token 9; it was computed by fp_a, and now by "
-            "fp_b");
+            "fp_b: the numeric class is the same, so the weights or the KV cache's type differ");
+  verdict = compare(Answer(R"({"token_ids":[1,2,9]})" + four, "fp_b_cpu-bits-3"));
+  EXPECT_EQ(verdict.detail,
+            "choice 0, position 2: was token 3, is token 9; it was computed by fp_a, and now by "
+            "fp_b_cpu-bits-3: the numeric class was older than cpu-bits-3, and is cpu-bits-3");
   EXPECT_EQ(compare(Answer(R"({"token_ids":[1,2,3]})" + four, "fp_b")).outcome, Sameness::kSame);
   EXPECT_EQ(compare(Answer(R"({"token_ids":[1,2,3]})" + four, "fp_a", "[5]")).outcome,
             Sameness::kOtherPrompt);

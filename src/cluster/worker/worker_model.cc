@@ -239,7 +239,7 @@ LoadedShard Loader::Load(const LoadShard& load, const std::shared_ptr<stage::Sta
   loaded.facts.status = MakeStage(load, known, progress, loaded, model);
   if (options_.weights && !options_.on_disk && !options_.weights->fetched_fingerprint().empty()) {
     loaded.identity = WorkerIdentity{.model_fingerprint = options_.weights->fetched_fingerprint(),
-                                     .numeric_class = NumericClass(tensor::CpuNumericClass())};
+                                     .numeric_class = tensor::CpuNumericClass()};
   }
   if (facts.status.ok()) {
     MR_LOG(info, "layers {}-{} are {} ({}: {} kept, {} from other workers, {} from disk)",
@@ -271,10 +271,6 @@ Result<std::shared_ptr<const model::WeightDigests>> OpenOnDisk(const std::string
 
 }  // namespace
 
-std::string NumericClass(std::string_view device) {
-  return fmt::format("{}, libm {}", device, model::MathLibraryDigest());
-}
-
 std::string KvLayoutName(const ModelSpec& spec) {
   return fmt::format("dense-1 {} {}x{}", DTypeName(spec.dtype), spec.num_kv_heads, spec.head_dim);
 }
@@ -283,7 +279,7 @@ Result<WorkerModel> OpenWorkerModel(const std::string& name, WeightsFrom from, c
   WorkerModel model;
   model.folder = name;
   // A worker says its class before it has a device.
-  model.identity.numeric_class = NumericClass(tensor::CpuNumericClass());
+  model.identity.numeric_class = tensor::CpuNumericClass();
   const auto digests = OpenOnDisk(name, model);
   if (const Status& found = digests.status(); !found.ok()) {
     std::error_code error;

@@ -52,9 +52,6 @@ struct WorkerModel {
 // that lacks files, kPeer also one that does not exist yet.
 Result<WorkerModel> OpenWorkerModel(const std::string& model, WeightsFrom from, const Clock& clock);
 
-// The numeric class of this process, for WorkerIdentity, with a device of class `device`
-// (tensor::Device::NumericClass): processes of one class compute the same bits.
-std::string NumericClass(std::string_view device);
 std::string KvLayoutName(const ModelSpec& spec);
 
 // The loader keeps what the worker has: a load reads only the weights that no shard on this worker

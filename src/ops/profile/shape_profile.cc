@@ -175,6 +175,7 @@ Result<cost::Profile> MeasureShape(const ShapeProfileOptions& options, const Clo
                         .dtype = DTypeName(whole.dtype),
                         .num_layers = whole.num_layers,
                         .device = rig->runner().device().Name(),
+                        .numeric_class = rig->runner().device().NumericClass(),
                         .threads = options.threads,
                         .samples = std::move(samples)};
   profile.memory_copy_bytes_per_s = MeasureMemoryCopy(kCopyRepeats, clock);

@@ -61,7 +61,7 @@ void AmxPackQuery(const float* from, int head_dim, int i, uint16_t* q) {
 }
 
 void AmxScore(const uint16_t* q, int head_dim, const uint16_t* const* runs, int first, int end,
-              float scale, float* scores) {
+              float* scores) {
   constexpr int kStride = kKeys * sizeof(float);
   StoresBeforeTileLoads();
   const int whole = head_dim / kBlockK;
@@ -86,13 +86,6 @@ void AmxScore(const uint16_t* q, int head_dim, const uint16_t* const* runs, int 
     }
     _tile_stored(0, scores + run * kKeyRun, kStride);
     if (run + 1 < end) _tile_stored(1, scores + (run + 1) * kKeyRun, kStride);
-  }
-  const __m512 factor = _mm512_set1_ps(scale);
-  for (int r = 0; r < kAmxStripQueries; ++r) {
-    for (int key = first * kKeyRun; key < end * kKeyRun; key += 16) {
-      float* at = scores + r * kKeys + key;
-      _mm512_storeu_ps(at, _mm512_mul_ps(_mm512_loadu_ps(at), factor));
-    }
   }
 }
 
@@ -156,7 +149,7 @@ namespace millrace::tensor {
 
 TileShapes AmxAttentionShapes(int) { return {}; }
 void AmxPackQuery(const float*, int, int, uint16_t*) {}
-void AmxScore(const uint16_t*, int, const uint16_t* const*, int, int, float, float*) {}
+void AmxScore(const uint16_t*, int, const uint16_t* const*, int, int, float*) {}
 void AmxStageValues(const uint16_t* const*, int, int, int, uint16_t*) {}
 void AmxWeigh(const float*, const uint16_t*, int, int, int, uint16_t*, float*) {}
 

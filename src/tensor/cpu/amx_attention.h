@@ -22,9 +22,9 @@ TileShapes AmxAttentionShapes(int head_dim);
 // Writes query `i` of a strip, rounded: q is [AmxBlockDims / 32][16][32].
 void AmxPackQuery(const float* from, int head_dim, int i, uint16_t* q);
 
-// scores[16][256] of runs [first, end) of 16 keys, times `scale`.
+// scores[16][256] of runs [first, end) of 16 keys.
 void AmxScore(const uint16_t* q, int head_dim, const uint16_t* const* runs, int first, int end,
-              float scale, float* scores);
+              float* scores);
 
 // Writes keys [begin, end) of a partition's values as [value_dim / 16][8][16 pairs][16 words],
 // where AmxWeigh reads them; zeros for the other keys of their blocks.

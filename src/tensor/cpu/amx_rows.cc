@@ -18,6 +18,8 @@ size_t AmxTileBytes(const GemmCall& call) {
 #include <hwy/base.h>
 #include <immintrin.h>
 
+#include "tensor/cpu/float16.h"
+
 HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,fma")
 namespace millrace::tensor {
 namespace {
@@ -25,7 +27,7 @@ namespace {
 // Forms with a mask, because GCC 12 warns of the others.
 constexpr __mmask16 kAll = 0xffff;
 
-// The bf16 nearest to each number, in the upper half of each word.
+// The bf16 nearest to each factor (float16.h), in the upper half of each word.
 __m512i Rounded(__m512 x) {
   const __m512i bits = _mm512_castps_si512(x);
   const __m512i odd =
@@ -33,8 +35,10 @@ __m512i Rounded(__m512 x) {
   const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
   const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
   const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-  return _mm512_and_si512(_mm512_mask_mov_epi32(rounded, is_nan, quiet),
-                          _mm512_set1_epi32(static_cast<int>(0xffff0000)));
+  const __m512 size = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)));
+  const __mmask16 counts = _mm512_cmp_ps_mask(size, _mm512_set1_ps(kSmallestFactor), _CMP_NLT_UQ);
+  return _mm512_maskz_and_epi32(counts, _mm512_mask_mov_epi32(rounded, is_nan, quiet),
+                                _mm512_set1_epi32(static_cast<int>(0xffff0000)));
 }
 
 inline void PackNumbers(const float* from, int count, int limb, uint16_t* to) {

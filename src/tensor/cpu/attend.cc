@@ -40,6 +40,7 @@ void AttentionRunner::CutTiles(const CpuKvPool& kv, int layer, Rows q,
       << q.cols << " columns of queries for " << shape.num_kv_heads << " KV heads of "
       << shape.head_dim;
   MR_CHECK(out.rows == q.rows && out.cols == q.cols);
+  MR_CHECK(spec.scale > 0) << spec.scale;
   const int group = heads / shape.num_kv_heads;
   const int positions = std::max(1, kAttentionTileQueries / group);
   tiles_.clear();

@@ -89,10 +89,9 @@ struct StripArgs {
   int begin, end;
   const float* q;  // [2 * pairs][R]
   int pairs;       // of dimensions
-  float scale;
-  float* scores;  // [R][kPartitionKeys]; later the weights
-  float* sums;    // [R][width]
-  size_t width;   // of a token's values
+  float* scores;   // [R][kPartitionKeys]; later the weights
+  float* sums;     // [R][width]
+  size_t width;    // of a token's values
 };
 
 // scores of one run.
@@ -103,7 +102,6 @@ void ScoreRun(const StripArgs<Stored>& args, int run) {
   const typename Stored::T* next = (run + 1) * kKeyRun < args.end ? args.runs.keys[run + 1] : keys;
   float* scores = args.scores + run * kKeyRun;
   const DF d;
-  const VF scale = hn::Set(d, args.scale);
   for (size_t j = 0; j < kHalfPack; j += hn::Lanes(d)) {
     VF sums[R];
     for (int r = 0; r < R; ++r) sums[r] = hn::Zero(d);
@@ -134,9 +132,7 @@ void ScoreRun(const StripArgs<Stored>& args, int run) {
         for (int r = 0; r < R; ++r) sums[r] = hn::Add(sums[r], hn::Add(even[r], odd[r]));
       }
     }
-    for (int r = 0; r < R; ++r) {
-      hn::StoreU(hn::Mul(sums[r], scale), d, scores + r * kPartitionKeys + j);
-    }
+    for (int r = 0; r < R; ++r) hn::StoreU(sums[r], d, scores + r * kPartitionKeys + j);
   }
 }
 

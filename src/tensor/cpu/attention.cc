@@ -25,8 +25,8 @@ namespace {
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 struct Partial {
-  float* max;     // [queries]
-  float* sum;     // [queries]
+  float* max;  // [queries]: what is subtracted from scores in units of log 2, and grows with them
+  float* sum;  // [queries]: of weights
   float* values;  // [queries][value_dim]
 };
 
@@ -46,16 +46,16 @@ void Merge(const AttentionTile& tile, const Partial& next, const Partial& runnin
   for (int i = 0; i < tile.queries(); ++i) {
     if (next.max[i] == kMinusInfinity) continue;
     const float max = std::max(running.max[i], next.max[i]);
-    const VF keep = ExpOfNegative(d, hn::Set(d, running.max[i] - max));
-    const VF take = ExpOfNegative(d, hn::Set(d, next.max[i] - max));
+    const VF keep = PowerOfTwo(d, hn::Set(d, running.max[i] - max));
+    const VF take = PowerOfTwo(d, hn::Set(d, next.max[i] - max));
     running.max[i] = max;
     running.sum[i] = hn::GetLane(
         hn::MulAdd(hn::Set(d, next.sum[i]), take, hn::Mul(hn::Set(d, running.sum[i]), keep)));
     float* to = running.values + i * width;
     const float* from = next.values + i * width;
     for (size_t j = 0; j < width; j += hn::Lanes(d)) {
-      hn::StoreU(hn::MulAdd(hn::LoadU(d, from + j), take, hn::Mul(hn::LoadU(d, to + j), keep)), d,
-                 to + j);
+      const VF kept = hn::Mul(hn::LoadU(d, to + j), keep);
+      hn::StoreU(FactorOf(hn::MulAdd(hn::LoadU(d, from + j), take, kept)), d, to + j);
     }
   }
 }
@@ -174,6 +174,13 @@ class TileWalk {
   uint16_t* TileQueriesAt(int first) { return reinterpret_cast<uint16_t*>(QueriesAt(first)); }
   size_t q_dims() const { return on_tiles_ > 0 ? AmxBlockDims(head_dim_) / 2 : 0; }
 
+  // As it is multiplied with keys.
+  float QueryOf(float x) const {
+    if constexpr (!kSumsInBlocks<Stored>) return x;
+    const float high = FloatFromBF16(BF16FactorOf(x));
+    return rounds_ ? high : high + FloatFromBF16(BF16FactorOf(x - high));
+  }
+
   void PackQueries() {
     for (int i = 0; i < tile_.queries(); ++i) {
       const float* from = tile_.q + i / tile_.group * tile_.q_stride + i % tile_.group * head_dim_;
@@ -186,7 +193,7 @@ class TileWalk {
       const int height = std::min(kStripQueries, tile_.queries() - first);
       float* to = QueriesAt(first) + (i - first);
       for (int j = 0; j < head_dim_; ++j) {
-        to[j * height] = rounds_ ? FloatFromBF16(BF16FromFloat(from[j])) : from[j];
+        to[j * height] = QueryOf(from[j]);
       }
       if (head_dim_ < even_dim_) to[head_dim_ * height] = 0.0f;
     }
@@ -204,7 +211,7 @@ class TileWalk {
     if constexpr (kSumsInBlocks<Stored>) {
       if (first < on_tiles_) {
         AmxScore(TileQueriesAt(first), head_dim_, runs_.keys, (begin - base) / kKeyRun,
-                 (end - base + kKeyRun - 1) / kKeyRun, tile_.scale, scores_);
+                 (end - base + kKeyRun - 1) / kKeyRun, scores_);
         SoftmaxOfStrip(partition, begin, end, first, count, partial);
         AmxWeigh(scores_, values_, begin - base, end - base, width, weights_,
                  partial.values + static_cast<size_t>(first) * width);
@@ -216,7 +223,6 @@ class TileWalk {
                                  .end = end - base,
                                  .q = QueriesAt(first),
                                  .pairs = even_dim_ / 2,
-                                 .scale = tile_.scale,
                                  .scores = scores_,
                                  .sums = partial.values + static_cast<size_t>(first) * width,
                                  .width = static_cast<size_t>(width)};
@@ -237,7 +243,19 @@ class TileWalk {
     }
   }
 
-  // Turns one query's scores into weights e^(score - max); keys that it does not see get 0.
+  // A weight for a score that is `x` above what is subtracted.
+  template <bool kRounds>
+  static HWY_INLINE VF WeightOf(VF x) {
+    const DF d;
+    if constexpr (kRounds) return RoundedPowerOfTwo(d, x);
+    const VF weight = PowerOfTwo(d, x);
+    if constexpr (!kSumsInBlocks<Stored>) return weight;
+    const VF high = hn::BitCast(d, StoredBF16::Rounded(weight));
+    return hn::Add(high, hn::BitCast(d, StoredBF16::Rounded(hn::Sub(weight, high))));
+  }
+
+  // Turns one query's products with keys into weights e^(scale (product - largest product)); keys
+  // that it does not see get 0.
   template <bool kRounds>
   void Softmax(int partition, int begin, int end, int query, float* scores,
                const Partial& partial) {
@@ -264,7 +282,8 @@ class TileWalk {
         maxima.vectors[v] = hn::Max(maxima.vectors[v], score);
       }
     }
-    const float top = maxima.Max();
+    const float scale = tile_.scale * kLog2E;
+    const float top = maxima.Max() * scale - (kRounds ? 0.5f : 0.0f);
     partial.max[query] = top;
     if (top == kMinusInfinity) {
       std::fill(scores + from, scores + to, 0.0f);
@@ -273,12 +292,12 @@ class TileWalk {
     }
     static_assert(kKeyRun == kVirtualLanes);  // a lane's keys: one position modulo 16
     Lanes sums = Lanes::Of(0.0f);
-    const VF shift = hn::Set(d, top);
+    const VF by = hn::Set(d, scale), shift = hn::Set(d, top);
     for (int i = from; i < to; i += kKeyRun) {
       for (size_t v = 0; v < kLaneVectors; ++v) {
         float* at = scores + i + static_cast<int>(v) * lanes;
-        VF weight = ExpOfNegative(d, hn::Sub(hn::LoadU(d, at), shift));
-        if constexpr (kRounds) weight = hn::BitCast(d, StoredBF16::Rounded(weight));
+        const VF score = hn::Mul(hn::LoadU(d, at), by);
+        const VF weight = WeightOf<kRounds>(hn::Sub(score, shift));
         hn::StoreU(weight, d, at);
         sums.vectors[v] = hn::Add(sums.vectors[v], weight);
       }

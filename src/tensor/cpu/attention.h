@@ -1,9 +1,9 @@
 // Paged attention over a CpuKvPool, for one tile of queries of one KV head.
 //
 // A query's result is composed of partitions of 256 keys at absolute positions: scores, their
-// maximum, their exponentials, the weighted values in the order of the keys. Partitions are merged
-// in order (online softmax). Neither the query's tile, nor the block table, nor the choice of
-// threads changes a bit.
+// maximum, the powers of two that are the weights, the weighted values in the order of the keys.
+// Partitions are merged in order (online softmax). Neither the query's tile, nor the block table,
+// nor the choice of threads changes a bit.
 //
 // Pure functions over the caller's memory; any thread. CpuDevice cuts a batch into tiles.
 #pragma once
@@ -42,8 +42,8 @@ struct AttentionTile {
   int end_partition() const { return (end_key() + kPartitionKeys - 1) / kPartitionKeys; }
 };
 
-// A partition's share of a tile: per query the maximum of its scores (-inf: it sees no key here),
-// the sum of exponentials, and the weighted values [value_dim].
+// A partition's share of a tile: per query what is subtracted from its scores (-inf: it sees no key
+// here), the sum of the weights, and the weighted values [value_dim].
 size_t PartialFloats(const AttentionTile& tile);
 // Scratch of either function below.
 size_t AttentionScratchFloats(const AttentionTile& tile);

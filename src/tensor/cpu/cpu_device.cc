@@ -10,6 +10,7 @@
 #include "tensor/cpu/cpu_features.h"
 #include "tensor/cpu/cpu_objects.h"
 #include "tensor/cpu/elementwise.h"
+#include "tensor/cpu/float16.h"
 #include "tensor/cpu/for_rows.h"
 #include "tensor/cpu/kv_box.h"
 #include "tensor/cpu/kv_pool.h"
@@ -50,7 +51,7 @@ class CpuDevice : public Device {
     const size_t padded = (values.size() + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
     MR_ASSIGN_OR_RETURN(auto memory, HostMemory::Allocate(padded * sizeof(float), "a vector"));
     auto vector = std::make_unique<CpuVector>(std::move(memory), values.size());
-    std::copy(values.begin(), values.end(), vector->data());
+    std::ranges::transform(values, vector->data(), [](float x) { return FactorOf(x); });
     return std::unique_ptr<Vector>(std::move(vector));
   }
 

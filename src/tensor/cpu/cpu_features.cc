@@ -13,7 +13,7 @@
 namespace millrace::tensor {
 namespace {
 
-constexpr char kDefinition[] = "cpu-bits-2";
+constexpr char kDefinition[] = "cpu-bits-3";
 
 struct Features {
   const char* name;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tensor/cpu/lanes-inl.h"
 #include "tensor/cpu/math-inl.h"
@@ -84,15 +85,24 @@ void Round(Rows x, Rows y) {
   }
 }
 
+// What a row of norms is multiplied with.
+VF NormScale(float squares, size_t n, float epsilon) {
+  return hn::Set(DF(), 1.0f / std::sqrt(squares / static_cast<float>(n) + epsilon));
+}
+
+HWY_INLINE VF AddSquare(VF sum, VF v) {
+  const VF factor = FactorOf(v);
+  return hn::MulAdd(factor, factor, sum);
+}
+
 void RmsNorm(Rows x, const float* weight, float epsilon, Rows y) {
-  const DF d;
   const size_t n = x.cols;
   for (int r = 0; r < x.rows; ++r) {
-    const float squares = Sum(Row(x, r), n, [&](VF sum, VF v) { return hn::MulAdd(v, v, sum); });
-    const VF scale = hn::Set(d, 1.0f / std::sqrt(squares / static_cast<float>(n) + epsilon));
+    const float squares = Sum(Row(x, r), n, AddSquare);
+    const VF scale = NormScale(squares, n, epsilon);
     Map(
-        n, [&](VF v, VF w) { return hn::Mul(hn::Mul(v, scale), w); }, MutableRow(y, r), Row(x, r),
-        weight);
+        n, [&](VF v, VF w) { return hn::Mul(FactorOf(hn::Mul(v, scale)), w); }, MutableRow(y, r),
+        Row(x, r), weight);
   }
 }
 
@@ -101,14 +111,14 @@ void LayerNorm(Rows x, const float* weight, const float* bias, float epsilon, Ro
   const size_t n = x.cols;
   for (int r = 0; r < x.rows; ++r) {
     const float* row = Row(x, r);
-    const VF mean = hn::Set(
-        d, Sum(row, n, [&](VF sum, VF v) { return hn::Add(sum, v); }) / static_cast<float>(n));
-    const float squares = Sum(row, n, [&](VF sum, VF v) {
-      const VF off = hn::Sub(v, mean);
-      return hn::MulAdd(off, off, sum);
-    });
-    const VF scale = hn::Set(d, 1.0f / std::sqrt(squares / static_cast<float>(n) + epsilon));
-    const auto norm = [&](VF v, VF w) { return hn::Mul(hn::Mul(hn::Sub(v, mean), scale), w); };
+    const float sum = Sum(row, n, [](VF all, VF v) { return hn::Add(all, v); });
+    const VF mean = hn::Set(d, tensor::FactorOf(sum / static_cast<float>(n)));
+    const float squares =
+        Sum(row, n, [&](VF all, VF v) { return AddSquare(all, hn::Sub(v, mean)); });
+    const VF scale = NormScale(squares, n, epsilon);
+    const auto norm = [&](VF v, VF w) {
+      return hn::Mul(FactorOf(hn::Mul(hn::Sub(v, mean), scale)), w);
+    };
     if (bias == nullptr) {
       Map(n, norm, MutableRow(y, r), row, weight);
     } else {
@@ -129,9 +139,10 @@ void Rope(Rows x, int head_dim, const int32_t* positions, const RopeAngles& tabl
     for (int head = 0; head < x.cols; head += head_dim) {
       float* first = MutableRow(x, r) + head;
       float* second = first + half;
-      const auto turn = [&](VF a, VF b, VF c, VF s, VF& new_a, VF& new_b) {
-        new_a = hn::NegMulAdd(b, s, hn::Mul(a, c));
-        new_b = hn::MulAdd(a, s, hn::Mul(b, c));
+      const auto turn = [&](VF x, VF y, VF cosine, VF sine, VF& new_x, VF& new_y) {
+        const VF a = FactorOf(x), b = FactorOf(y), c = FactorOf(cosine), s = FactorOf(sine);
+        new_x = FactorOf(hn::NegMulAdd(b, s, hn::Mul(a, c)));
+        new_y = FactorOf(hn::MulAdd(a, s, hn::Mul(b, c)));
       };
       VF a, b;
       size_t i = 0;
@@ -194,9 +205,10 @@ void Finish(Rows x, const float* bias, Rows residual, Rows y) {
 
 void ExpOfRow(const float* x, size_t count, float top, float scale, float* y) {
   const DF d;
-  const VF subtract = hn::Set(d, top), multiply = hn::Set(d, scale);
+  const float per_unit = std::min(scale * kLog2E, std::numeric_limits<float>::max());
+  const VF subtract = hn::Set(d, top), multiply = hn::Set(d, per_unit);
   Map(
-      count, [&](VF v) { return ExpOfNegative(d, hn::Mul(hn::Sub(v, subtract), multiply)); }, y, x);
+      count, [&](VF v) { return PowerOfTwo(d, hn::Mul(hn::Sub(v, subtract), multiply)); }, y, x);
 }
 
 template <class Stored>
@@ -224,14 +236,14 @@ void EmbedStored(const HostMatrix& table, const int32_t* ids, Rows y, bool add) 
     float* to = MutableRow(y, r);
     size_t i = 0;
     for (; i + lanes <= n; i += lanes) {
-      const VF v = LoadStored<Stored>(d, from + i);
+      const VF v = FactorOf(LoadStored<Stored>(d, from + i));
       hn::StoreU(add ? hn::Add(hn::LoadU(d, to + i), v) : v, d, to + i);
     }
     if (i < n) {
       // The table is a mapped file: do not read beyond its end.
       T part[hn::MaxLanes(DF())] = {};
       std::copy_n(from + i, n - i, part);
-      const VF v = LoadStored<Stored>(d, part);
+      const VF v = FactorOf(LoadStored<Stored>(d, part));
       StorePart(d, add ? hn::Add(LoadPart(d, to + i, n - i), v) : v, to + i, n - i);
     }
   }

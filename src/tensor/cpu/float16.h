@@ -3,9 +3,14 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 namespace millrace::tensor {
+
+// A factor nearer to zero than this counts as zero: docs/decisions/0038-small-factors-are-zero.md.
+inline constexpr float kSmallestFactor = 0x1p-50f;
+inline float FactorOf(float x) { return std::fabs(x) < kSmallestFactor ? 0.0f : x; }
 
 inline float FloatFromBF16(uint16_t h) { return std::bit_cast<float>(uint32_t{h} << 16); }
 
@@ -14,6 +19,13 @@ inline uint16_t BF16FromFloat(float f) {
   if ((u & 0x7fffffffu) > 0x7f800000u)
     return static_cast<uint16_t>((u >> 16) | 0x40u);  // quiet NaN
   return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
+// A factor that is stored as bf16.
+inline uint16_t BF16FactorOf(float x) { return BF16FromFloat(FactorOf(x)); }
+inline uint16_t BF16FactorOf(uint16_t bf16) {
+  constexpr uint16_t kSmallest = std::bit_cast<uint32_t>(kSmallestFactor) >> 16;
+  return (bf16 & 0x7fffu) < kSmallest ? 0 : bf16;
 }
 
 inline float FloatFromF16(uint16_t h) {

@@ -34,7 +34,7 @@ int Tiles(int rows, int limbs) { return (rows * limbs + kTileRows - 1) / kTileRo
 
 int PartStart(int count, int parts, int i) { return static_cast<int>(int64_t{count} * i / parts); }
 
-// Rounds to bf16, to the nearest even.
+// Rounds factors to bf16, to the nearest even.
 void RoundToBF16(float* x, size_t count) {
   const DF d;
   const size_t lanes = hn::Lanes(d);
@@ -42,14 +42,14 @@ void RoundToBF16(float* x, size_t count) {
   for (; i + lanes <= count; i += lanes) {
     hn::StoreU(hn::BitCast(d, StoredBF16::Rounded(hn::LoadU(d, x + i))), d, x + i);
   }
-  for (; i < count; ++i) x[i] = FloatFromBF16(BF16FromFloat(x[i]));
+  for (; i < count; ++i) x[i] = FloatFromBF16(BF16FactorOf(x[i]));
 }
 
 // Makes a column's `rows` numbers twice as many: each rounded, then what is missing to it, rounded.
 void SplitLimbs(float* column, int rows) {
   for (int r = rows - 1; r >= 0; --r) {
-    const float x = column[r], high = FloatFromBF16(BF16FromFloat(x));
-    column[2 * r + 1] = FloatFromBF16(BF16FromFloat(x - high));
+    const float x = column[r], high = FloatFromBF16(BF16FactorOf(x));
+    column[2 * r + 1] = FloatFromBF16(BF16FactorOf(x - high));
     column[2 * r] = high;
   }
 }

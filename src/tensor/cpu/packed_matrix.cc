@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "tensor/cpu/float16.h"
 #include "tensor/cpu/gemm.h"
 
 namespace millrace::tensor {
@@ -164,6 +165,13 @@ void CpuPackedMatrix::PackPlainPanel(const PackSpec& spec, int i, T* panel) cons
 }
 
 void CpuPackedMatrix::PackBlockPanel(const PackSpec& spec, int i, uint32_t* panel) const {
+  CopyBlockPanel(spec, i, panel);
+  auto* numbers = reinterpret_cast<uint16_t*>(panel);
+  const size_t count = static_cast<size_t>(packed_k()) * kPanelWidth;
+  for (size_t j = 0; j < count; ++j) numbers[j] = BF16FactorOf(numbers[j]);
+}
+
+void CpuPackedMatrix::CopyBlockPanel(const PackSpec& spec, int i, uint32_t* panel) const {
   const auto sources = SourcesOf<uint16_t>(spec, n_, FirstOutput(i));
   for (int chain = 0; chain < chains_; ++chain) {
     const int start = ChainStart(chain), stop = ChainStart(chain + 1);

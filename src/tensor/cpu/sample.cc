@@ -3,29 +3,25 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
+#include "base/check.h"
 #include "base/rng.h"
 #include "tensor/cpu/elementwise.h"
 
 namespace millrace::tensor {
 namespace {
 
-// In eight lanes, which are added pairwise.
-double SumOf(std::span<const float> x) {
-  double lanes[8] = {};
-  size_t i = 0;
-  for (; i + 8 <= x.size(); i += 8) {
-    for (size_t lane = 0; lane < 8; ++lane) lanes[lane] += x[i + lane];
-  }
-  for (size_t lane = 0; i < x.size(); ++i, ++lane) lanes[lane] += x[i];
-  for (size_t n = 4; n > 0; n /= 2) {
-    for (size_t lane = 0; lane < n; ++lane) lanes[lane] += lanes[lane + n];
-  }
-  return lanes[0];
-}
+__extension__ using Wide = unsigned __int128;
+
+constexpr int kFractionBits = 53;  // of a random number, and of top_p
 
 }  // namespace
+
+uint64_t SumOfWeights(std::span<const float> weights) {
+  uint64_t sum = 0;
+  for (float weight : weights) sum += UnitsOf(weight);
+  return sum;
+}
 
 // Uses independent lanes, because a single running maximum would not be vectorised.
 std::optional<TokenId> ArgMax(std::span<const float> logits) {
@@ -55,64 +51,61 @@ std::optional<TokenId> TokenChooser::Choose(std::span<const float> logits, const
   const float top = logits[static_cast<size_t>(*best)];
   if (std::isinf(top)) return best;  // it has all the weight
   if (!std::isfinite(static_cast<float>(1.0 / how.temperature))) return best;
+  return Draw(logits, top, how);
+}
+
+uint64_t TokenChooser::PlaceIn(uint64_t mass, const ChooseSpec& how) {
   const uint64_t bits = HashCounter(how.seed, static_cast<uint64_t>(how.position));
-  return Draw(logits, top, how, UnitDouble(bits));
+  return static_cast<uint64_t>(Wide{bits >> (64 - kFractionBits)} * mass >> kFractionBits);
 }
 
 // Inverse of the cumulative distribution over the kept tokens: in vocabulary order if no rank limit
 // applies (then no sort is needed), else likeliest first.
-TokenId TokenChooser::Draw(std::span<const float> logits, float top, const ChooseSpec& how,
-                           double uniform) {
+TokenId TokenChooser::Draw(std::span<const float> logits, float top, const ChooseSpec& how) {
   const auto inverse_temperature = static_cast<float>(1.0 / how.temperature);
   weights_.resize(logits.size());
   ExpRow(logits, top, inverse_temperature, weights_.data());
-  if (how.top_k == 0 && how.top_p >= 1) {
-    return DrawInVocabularyOrder(static_cast<float>(how.min_p), uniform);
-  }
+  if (how.top_k == 0 && how.top_p >= 1) return DrawInVocabularyOrder(how);
   const auto [kept, mass] = KeepLikeliest(logits, how);
-  double left = uniform * mass;
+  uint64_t left = PlaceIn(mass, how);
   for (int i = 0; i < kept; ++i) {
-    if ((left -= weights_[static_cast<size_t>(order_[i])]) < 0) return order_[i];
+    const uint64_t units = UnitsOf(weights_[static_cast<size_t>(order_[i])]);
+    if (left < units) return order_[i];
+    left -= units;
   }
-  return order_[kept - 1];
+  MR_CHECK(false) << "the place is outside the mass of " << kept << " tokens";
+  return order_[0];
 }
 
 // Finds the run of tokens first, by the sums of runs, and then the token in it: one addition after
 // the other over the whole vocabulary would take longer than all else.
-TokenId TokenChooser::DrawInVocabularyOrder(float min_weight, double uniform) {
+TokenId TokenChooser::DrawInVocabularyOrder(const ChooseSpec& how) {
+  const auto min_weight = static_cast<float>(how.min_p);  // the top token's weight is 1
   for (float& w : weights_) w = w >= min_weight ? w : 0;
   sums_.clear();
-  double mass = 0;
+  uint64_t mass = 0;
   for (size_t first = 0; first < weights_.size(); first += kRun) {
-    sums_.push_back(SumOf(Run(first)));
+    sums_.push_back(SumOfWeights(Run(first)));
     mass += sums_.back();
   }
-  double left = uniform * mass;
-  size_t run = 0;  // with weight; the last of them if rounding leaves something
-  for (size_t i = 0; i < sums_.size(); ++i) {
-    if (sums_[i] == 0) continue;
-    run = i;
-    if (left < sums_[i]) break;
-    left -= sums_[i];
-  }
-  size_t chosen = run * kRun;
-  for (size_t i = run * kRun; i < run * kRun + Run(run * kRun).size(); ++i) {
-    if (weights_[i] == 0) continue;
-    chosen = i;
-    if ((left -= weights_[i]) < 0) break;
-  }
-  return static_cast<TokenId>(chosen);
+  uint64_t left = PlaceIn(mass, how);
+  size_t run = 0;
+  for (; left >= sums_[run]; ++run) left -= sums_[run];
+  size_t token = run * kRun;
+  for (; left >= UnitsOf(weights_[token]); ++token) left -= UnitsOf(weights_[token]);
+  return static_cast<TokenId>(token);
 }
 
 // Moves the tokens that top-k, top-p (of what top-k leaves) and min-p keep to the head of order_;
 // returns their number and weight. The likeliest are mostly few: first only those near the top are
 // looked at, then more.
-std::pair<int, double> TokenChooser::KeepLikeliest(std::span<const float> logits,
-                                                   const ChooseSpec& how) {
+std::pair<int, uint64_t> TokenChooser::KeepLikeliest(std::span<const float> logits,
+                                                     const ChooseSpec& how) {
   const auto vocab = static_cast<int>(logits.size());
   const int limit = how.top_k > 0 ? std::min(how.top_k, vocab) : vocab;
   const auto min_weight = static_cast<float>(how.min_p);  // the top token's weight is 1
-  const double all = limit < vocab ? 0 : SumOf(weights_);
+  const uint64_t all = limit < vocab ? 0 : SumOfWeights(weights_);
+  const auto top_p = static_cast<uint64_t>(std::ldexp(how.top_p, kFractionBits));
   for (const float least : {1.0f / 64, 1.0f / 4096, 0.0f}) {
     const int candidates = Gather(least);
     if (limit < vocab && candidates < limit) continue;
@@ -122,21 +115,23 @@ std::pair<int, double> TokenChooser::KeepLikeliest(std::span<const float> logits
                         Likelier{logits});
       sorted = next;
     };
-    double total = all;
+    uint64_t total = all;
     if (limit < vocab) {
       sort_to(limit);
-      for (int i = 0; i < limit; ++i) total += weights_[static_cast<size_t>(order_[i])];
+      for (int i = 0; i < limit; ++i) total += UnitsOf(weights_[static_cast<size_t>(order_[i])]);
     }
-    double mass = 0;
+    const Wide enough = Wide{top_p} * total;
+    uint64_t mass = 0;
     for (int kept = 0; kept < std::min(limit, candidates); ++kept) {
       if (kept == sorted) sort_to(std::min({limit, candidates, std::max(64, sorted * 8)}));
       const float w = weights_[static_cast<size_t>(order_[kept])];
-      if (kept > 0 && (mass >= how.top_p * total || w < min_weight)) return {kept, mass};
-      mass += w;
+      const bool is_enough = Wide{mass} << kFractionBits >= enough;
+      if (kept > 0 && (is_enough || w < min_weight)) return {kept, mass};
+      mass += UnitsOf(w);
     }
     if (candidates >= limit) return {limit, mass};
   }
-  return {1, 1.0};  // not reached: at the last, all tokens are candidates
+  return {1, UnitsOf(1)};  // not reached: at the last, all tokens are candidates
 }
 
 // Sets order_ to the tokens of at least that weight; returns their number.

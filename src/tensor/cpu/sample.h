@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -31,6 +32,14 @@ struct Likelier {
   }
 };
 
+// A weight of at most 1 in units of 2^-40, to the nearest: sums of them are the same in any order.
+inline uint64_t UnitsOf(float weight) {
+  constexpr double kShift = 0x1p52;  // leaves units in the lowest bits
+  return std::bit_cast<uint64_t>(weight * 0x1p40 + kShift) - std::bit_cast<uint64_t>(kShift);
+}
+// REQUIRES: at most 2^23 weights.
+uint64_t SumOfWeights(std::span<const float> weights);
+
 class TokenChooser {
  public:
   // nullopt as of ArgMax.
@@ -38,10 +47,12 @@ class TokenChooser {
 
  private:
   // `top` is the largest logit.
-  TokenId Draw(std::span<const float> logits, float top, const ChooseSpec& how, double uniform);
-  TokenId DrawInVocabularyOrder(float min_weight, double uniform);
-  std::pair<int, double> KeepLikeliest(std::span<const float> logits, const ChooseSpec& how);
+  TokenId Draw(std::span<const float> logits, float top, const ChooseSpec& how);
+  TokenId DrawInVocabularyOrder(const ChooseSpec& how);
+  std::pair<int, uint64_t> KeepLikeliest(std::span<const float> logits, const ChooseSpec& how);
   int Gather(float least);
+  // The random place of a draw among `mass` units. REQUIRES: mass > 0.
+  static uint64_t PlaceIn(uint64_t mass, const ChooseSpec& how);
   // The weights of a run that starts at token `first`.
   static constexpr size_t kRun = 256;
   std::span<const float> Run(size_t first) const {
@@ -51,7 +62,7 @@ class TokenChooser {
   // Kept to reuse their memory.
   std::vector<TokenId> order_;
   std::vector<float> weights_;
-  std::vector<double> sums_;  // of runs
+  std::vector<uint64_t> sums_;  // of runs
 };
 
 }  // namespace millrace::tensor

@@ -27,6 +27,12 @@ using VF = hn::Vec<DF>;
 inline constexpr size_t kPack = 32;
 inline constexpr size_t kHalfPack = 16;
 
+// FactorOf of each number (float16.h).
+HWY_INLINE VF FactorOf(VF x) {
+  const DF d;
+  return hn::IfThenZeroElse(hn::Lt(hn::Abs(x), hn::Set(d, kSmallestFactor)), x);
+}
+
 struct StoredF32 {
   using T = float;
   static constexpr DType kDType = DType::kF32;
@@ -65,27 +71,30 @@ struct StoredBF16 {
   static constexpr size_t Index(size_t j) {
     return j < kHalfPack ? 2 * j : 2 * (j - kHalfPack) + 1;
   }
-  static T Narrow(float x) { return BF16FromFloat(x); }
+  static T Narrow(float x) { return BF16FactorOf(x); }
 
-  // Rounded to nearest even: the bf16 is in the upper half of each word, zeros in the lower.
+  // Factors, rounded to nearest even: the bf16 is in the upper half of each word, zeros in the
+  // lower.
   static HWY_INLINE hn::Vec<DU> Rounded(VF x) {
+    const DF d;
     const DU du;
     const auto bits = hn::BitCast(du, x);
     const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
     const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu)));
     const auto quiet = hn::Or(bits, hn::Set(du, 0x400000u));
     const auto word = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
-    return hn::And(word, hn::Set(du, 0xffff0000u));
+    const auto small = hn::Lt(hn::Abs(x), hn::Set(d, kSmallestFactor));
+    return hn::IfThenZeroElse(hn::RebindMask(du, small), hn::And(word, hn::Set(du, 0xffff0000u)));
   }
 };
 
-// to[i] = x[i] rounded to bf16.
+// to[i] = x[i], a factor, rounded to bf16.
 inline void RoundNumbers(const float* x, size_t count, uint16_t* to) {
   const DF d;
   const size_t lanes = hn::Lanes(d);
   size_t i = 0;
   for (; i + lanes <= count; i += lanes) StoredBF16::StoreHalf(d, hn::LoadU(d, x + i), to + i);
-  for (; i < count; ++i) to[i] = BF16FromFloat(x[i]);
+  for (; i < count; ++i) to[i] = BF16FactorOf(x[i]);
 }
 
 struct StoredF16 {

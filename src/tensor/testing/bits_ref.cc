@@ -47,37 +47,57 @@ float SumInOrder(std::span<const float> x, std::span<const float> w) {
   return sum;
 }
 
-float Rounded(float x) { return FloatFromBF16(BF16FromFloat(x)); }
+float Rounded(float x) { return FloatFromBF16(BF16FactorOf(x)); }
+
+// As a factor of attention.
+float Limbs(float x, SumRule rule) {
+  if (rule == SumRule::kInOrder) return x;
+  const float high = Rounded(x);
+  return rule == SumRule::kBF16 ? high : high + Rounded(x - high);
+}
 
 // In blocks; zeros fill the last one.
-float SumOfBlocks(std::span<const float> x, std::span<const float> w) {
+float SumOfBlocks(std::span<const float> x, std::span<const float> w,
+                  Multiply multiply = Multiply::kFused) {
   float sum = 0;
   for (size_t begin = 0; begin < x.size(); begin += kBlock) {
     float parts[2] = {0, 0};  // of the even k and of the odd
     for (size_t i = 0; i < kBlock; ++i) {
       const size_t k = begin + i;
       const bool inside = k < x.size();
-      parts[i % 2] = std::fma(inside ? x[k] : 0.0f, inside ? w[k] : 0.0f, parts[i % 2]);
+      const float a = inside ? x[k] : 0.0f, b = inside ? w[k] : 0.0f;
+      float& part = parts[i % 2];
+      part = multiply == Multiply::kFused ? std::fma(a, b, part) : a * b + part;
     }
     sum += parts[0] + parts[1];
   }
   return sum;
 }
 
+float AddSquare(float sum, float v) { return std::fma(FactorOf(v), FactorOf(v), sum); }
+
 float RootScale(float squares, size_t n, float epsilon) {
   return 1.0f / std::sqrt(squares / static_cast<float>(n) + epsilon);
 }
 
-// Taylor's series of e^r from its highest term down to r^2 / 2.
-float ExpSeries(float r) {
-  float p = 1.0f / 720.0f;
-  for (float term : {1.0f / 120.0f, 1.0f / 24.0f, 1.0f / 6.0f, 0.5f}) p = std::fma(p, r, term);
+float Scaled(float y, float shifted) {
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(y) +
+                              (std::bit_cast<uint32_t>(shifted) << 23));
+}
+
+float Polynomial(float x, std::span<const float> highest_first) {
+  float p = 0;
+  for (float term : highest_first) p = std::fma(p, x, term);
   return p;
 }
 
-float ExpRemainder(float x, float n) {
-  return std::fma(-n, -2.12194440e-4f, std::fma(-n, 0.693359375f, x));
-}
+// The nearest whole number is in the lowest bits of x + kNearestInteger.
+constexpr float kNearestInteger = 12582912.0f;  // 1.5 * 2^23
+constexpr float kLog2E = 1.44269504088896341f;
+constexpr float kPower[] = {0x1.5bba14p-10f, 0x1.3cea88p-7f, 0x1.c6b752p-5f,
+                            0x1.ebf9bcp-3f,  0x1.62e42ap-1f, 1.0f};
+constexpr float kRoundedPower[] = {0x1.3f96a4p-5f, 0x1.5f56a4p-3f, 0x1.f5f97ep-2f,
+                                   0x1.6a033cp-1f + 0x1p-9f};
 
 struct Softmax {
   float max = kMinusInfinity, sum = 0;
@@ -89,8 +109,9 @@ struct Sequence {
   size_t dim;
 };
 
-float SumBy(SumRule rule, std::span<const float> x, std::span<const float> w) {
-  return rule == SumRule::kInOrder ? SumInOrder(x, w) : SumOfBlocks(x, w);
+float SumBy(SumRule rule, std::span<const float> x, std::span<const float> w,
+            Multiply multiply = Multiply::kFused) {
+  return rule == SumRule::kInOrder ? SumInOrder(x, w) : SumOfBlocks(x, w, multiply);
 }
 
 // The sum over keys [base, base + weights) of their weights times their values, of one dimension.
@@ -108,14 +129,17 @@ Softmax AttendPartition(std::span<const float> q, int first, int end, int base, 
   Softmax part;
   std::vector<float> scores(static_cast<size_t>(end - base), kMinusInfinity);
   for (int t = first; t < end; ++t) {
-    scores[t - base] = SumBy(rule, q, all.keys.subspan(t * all.dim, all.dim)) * scale;
+    scores[t - base] = SumBy(rule, q, all.keys.subspan(t * all.dim, all.dim));
     part.max = std::max(part.max, scores[t - base]);
   }
+  const bool rounds = rule == SumRule::kBF16;
+  const float by = scale * kLog2E;
+  part.max = part.max * by - (rounds ? 0.5f : 0.0f);
   Lanes sums = {};
   std::vector<float> weights(scores.size(), 0.0f);
   for (int t = first; t < end; ++t) {
-    const float weight = ExpOfNegativeBits(scores[t - base] - part.max);
-    weights[t - base] = rule == SumRule::kBF16 ? Rounded(weight) : weight;
+    const float x = scores[t - base] * by - part.max;
+    weights[t - base] = rounds ? RoundedPowerOfTwoBits(x) : Limbs(PowerOfTwoBits(x), rule);
     sums[(t - base) % kLanes] += weights[t - base];
   }
   for (size_t i = 0; i < all.dim; ++i) {
@@ -127,19 +151,23 @@ Softmax AttendPartition(std::span<const float> q, int first, int end, int base, 
 
 }  // namespace
 
-float ProductBits(std::span<const float> x, std::span<const float> w, int chains, SumRule rule) {
+float ProductBits(std::span<const float> x, std::span<const float> w, int chains, SumRule rule,
+                  Multiply multiply) {
   if (rule == SumRule::kTwoBF16) {
     std::vector<float> low;
     for (float v : x) low.push_back(v - Rounded(v));
-    return ProductBits(x, w, chains, SumRule::kBF16) + ProductBits(low, w, chains, SumRule::kBF16);
+    return ProductBits(x, w, chains, SumRule::kBF16, multiply) +
+           ProductBits(low, w, chains, SumRule::kBF16, multiply);
   }
+  std::vector<float> weights(w.begin(), w.end());
+  if (rule == SumRule::kBF16) std::ranges::transform(w, weights.begin(), FactorOf);
   std::vector<float> rounded(x.begin(), x.end());
   if (rule == SumRule::kBF16) std::ranges::transform(x, rounded.begin(), Rounded);
   std::vector<float> sums;
   for (int c = 0; c < chains; ++c) {
     const size_t begin = x.size() * c / chains, end = x.size() * (c + 1) / chains;
-    sums.push_back(
-        SumBy(rule, std::span(rounded).subspan(begin, end - begin), w.subspan(begin, end - begin)));
+    sums.push_back(SumBy(rule, std::span(rounded).subspan(begin, end - begin),
+                         std::span(weights).subspan(begin, end - begin), multiply));
   }
   for (size_t n = sums.size() / 2; n > 0; n /= 2) {
     for (size_t i = 0; i < n; ++i) sums[i] = sums[2 * i] + sums[2 * i + 1];
@@ -149,50 +177,58 @@ float ProductBits(std::span<const float> x, std::span<const float> w, int chains
 
 std::vector<float> RmsNormBits(std::span<const float> x, std::span<const float> weight,
                                float epsilon) {
-  const float squares = SumInRuns(x, [](float sum, float v) { return std::fma(v, v, sum); });
+  const float squares = SumInRuns(x, AddSquare);
   const float scale = RootScale(squares, x.size(), epsilon);
   std::vector<float> y;
-  for (size_t i = 0; i < x.size(); ++i) y.push_back(x[i] * scale * weight[i]);
+  for (size_t i = 0; i < x.size(); ++i) y.push_back(FactorOf(x[i] * scale) * FactorOf(weight[i]));
   return y;
 }
 
 std::vector<float> LayerNormBits(std::span<const float> x, std::span<const float> weight,
                                  std::span<const float> bias, float epsilon) {
-  const float mean =
-      SumInRuns(x, [](float sum, float v) { return sum + v; }) / static_cast<float>(x.size());
-  const float squares =
-      SumInRuns(x, [&](float sum, float v) { return std::fma(v - mean, v - mean, sum); });
+  const float sum = SumInRuns(x, [](float all, float v) { return all + v; });
+  const float mean = FactorOf(sum / static_cast<float>(x.size()));
+  const float squares = SumInRuns(x, [&](float all, float v) { return AddSquare(all, v - mean); });
   const float scale = RootScale(squares, x.size(), epsilon);
   std::vector<float> y;
   for (size_t i = 0; i < x.size(); ++i) {
-    const float normed = (x[i] - mean) * scale * weight[i];
-    y.push_back(bias.empty() ? normed : normed + bias[i]);
+    const float normed = FactorOf((x[i] - mean) * scale) * FactorOf(weight[i]);
+    y.push_back(bias.empty() ? normed : normed + FactorOf(bias[i]));
   }
   return y;
 }
 
-float ExpOfNegativeBits(float x) {
-  if (x < -87.0f) return 0.0f;
-  const float magic = 12582912.0f;  // 1.5 * 2^23: the lowest bits are the nearest integer
-  const float shifted = std::fma(x, 1.44269504088896341f, magic);
-  const float r = ExpRemainder(x, shifted - magic);
-  const float p = std::fma(std::fma(ExpSeries(r), r, 1.0f), r, 1.0f);
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(p) +
-                              (std::bit_cast<uint32_t>(shifted) << 23));
+float PowerOfTwoBits(float x) {
+  if (x < -50.0f) return 0.0f;
+  const float shifted = x + kNearestInteger;
+  return Scaled(Polynomial(x - (shifted - kNearestInteger), kPower), shifted);
 }
 
 float ExpBits(float x) {
-  if (std::isnan(x)) return x;
-  if (x < -87.3f) return 0.0f;
-  const float clamped = std::min(std::max(x, -87.5f), 89.0f);
-  const float n = std::nearbyint(clamped * 1.44269504088896341f);
-  const float r = ExpRemainder(clamped, n);
-  const float p = std::fma(ExpSeries(r), r * r, r) + 1.0f;
-  const int whole = static_cast<int>(n), half = whole >> 1;
-  const auto power = [](int e) {
-    return std::bit_cast<float>(static_cast<uint32_t>(e + 127) << 23);
-  };
-  return p * power(half) * power(whole - half);
+  const float near = std::min(std::max(x, -41.0f), 88.0f);
+  const float shifted = std::fma(near, kLog2E, kNearestInteger);
+  const float rest = std::fma(near, kLog2E, -(shifted - kNearestInteger));
+  return Scaled(Polynomial(rest, kPower), shifted);
+}
+
+float RoundedPowerOfTwoBits(float x) {
+  if (x < -49.5f) return 0.0f;
+  const float shifted = x + kNearestInteger;
+  const float y = Scaled(Polynomial(x - (shifted - kNearestInteger), kRoundedPower), shifted);
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(y) & 0xffff0000u);
+}
+
+std::vector<float> RopeBits(std::span<const float> x, std::span<const float> cos,
+                            std::span<const float> sin) {
+  const size_t half = x.size() / 2;
+  std::vector<float> y(x.begin(), x.end());
+  for (size_t i = 0; i < half; ++i) {
+    const float a = FactorOf(x[i]), b = FactorOf(x[half + i]);
+    const float c = FactorOf(cos[i]), s = FactorOf(sin[i]);
+    y[i] = FactorOf(std::fma(-b, s, a * c));
+    y[half + i] = FactorOf(std::fma(a, s, b * c));
+  }
+  return y;
 }
 
 std::vector<float> AttendBits(std::span<const float> q, int position, std::span<const float> keys,
@@ -201,18 +237,18 @@ std::vector<float> AttendBits(std::span<const float> q, int position, std::span<
   const int first = spec.window > 0 ? std::max(0, position - spec.window + 1) : 0;
   Softmax all;
   all.values.assign(q.size(), 0.0f);
-  std::vector<float> query(q.begin(), q.end());
-  if (rule == SumRule::kBF16) std::ranges::transform(q, query.begin(), Rounded);
+  std::vector<float> query;
+  for (float v : q) query.push_back(Limbs(v, rule));
   for (int base = first / kPartition * kPartition; base <= position; base += kPartition) {
     const Softmax part =
         AttendPartition(query, std::max(first, base), std::min(position + 1, base + kPartition),
                         base, {keys, values, q.size()}, spec.scale, rule);
     const float max = std::max(all.max, part.max);
-    const float keep = ExpOfNegativeBits(all.max - max), take = ExpOfNegativeBits(part.max - max);
+    const float keep = PowerOfTwoBits(all.max - max), take = PowerOfTwoBits(part.max - max);
     all.max = max;
     all.sum = std::fma(part.sum, take, all.sum * keep);
     for (size_t i = 0; i < q.size(); ++i) {
-      all.values[i] = std::fma(part.values[i], take, all.values[i] * keep);
+      all.values[i] = FactorOf(std::fma(part.values[i], take, all.values[i] * keep));
     }
   }
   for (float& v : all.values) v *= 1.0f / all.sum;

@@ -26,7 +26,10 @@ struct TestRows {
   }
   Rows view() { return {numbers.data(), shape[0], shape[1], stride}; }
   float* row(int r) { return numbers.data() + static_cast<size_t>(r) * stride; }
-  std::vector<float> Copy(int r) { return {row(r), row(r) + shape[1]}; }
+  std::vector<float> Copy(int r) const {
+    const float* from = numbers.data() + static_cast<size_t>(r) * stride;
+    return {from, from + shape[1]};
+  }
 
   int stride;
   std::vector<float> numbers;
