@@ -3,11 +3,15 @@
 thread, small steps and no prefix cache, and as a pipeline of two workers of which one is killed
 meanwhile. Every request must have the same tokens; a log with one changed token must be found out.
 
-Usage: verify.py PROGRAM MODEL [unittest arguments]
+OTHER_MATH is a library to be preloaded, whose sines and logarithms round differently.
+
+Usage: verify.py PROGRAM MODEL OTHER_MATH [unittest arguments]
 """
 import concurrent.futures
 import json
+import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import threading
@@ -19,7 +23,7 @@ from harness.cases import take_paths  # noqa: E402
 from harness.cluster import JoinedCluster  # noqa: E402
 from harness.processes import Server, run  # noqa: E402
 
-PROGRAM, MODEL = take_paths(2)
+PROGRAM, MODEL, OTHER_MATH = take_paths(3)
 LIMIT_S = 300
 SCHEMA = {"type": "object", "required": ["zip", "ok"], "additionalProperties": False,
           "properties": {"zip": {"type": "string", "maxLength": 5}, "ok": {"type": "boolean"}}}
@@ -117,6 +121,32 @@ class Verify(JoinedCluster):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stdout, rf"^{self.lines} of {self.lines} requests have the same bits")
         self.assertEqual(len(killed), 1)
+
+    def test_a_server_with_another_c_library(self):
+        """Decision 0038: no served number depends on it, log-probabilities and beams included."""
+        sine = [sys.executable, "-c", "import math; print(math.sin(1), math.log(3), math.pow(3, .1))"]
+        other = os.environ | {"LD_PRELOAD": OTHER_MATH}
+        sines = [subprocess.check_output(sine, env=env).split() for env in (os.environ, other)]
+        for here, there in zip(*sines):
+            self.assertNotEqual(here, there, "the library is not loaded")
+
+        asked = [{"prompt": "And in the end,", "max_tokens": 24, "temperature": 0.9, "seed": 4,
+                  "logprobs": 5, "echo": True},
+                 {"prompt": "And", "max_tokens": 16, "use_beam_search": True, "n": 3, "best_of": 5,
+                  "length_penalty": 0.7, "logprobs": 3}]
+
+        def answers():
+            self.server.wait_until_ready()
+            replies = [self.server.post("/v1/completions", body) for body in asked]
+            self.assertEqual([status for status, _ in replies], [200] * len(asked))
+            return [json.loads(body)["choices"] for _, body in replies]
+
+        self.start("serve", MODEL)
+        here = answers()
+        self.start("serve", MODEL, env=other)
+        self.assertEqual(answers(), here)
+        done = self.verify(self.log)
+        self.assertRegex(done.stdout, rf"^{self.lines} of {self.lines} requests have the same bits")
 
     def test_the_log_is_private_and_a_bad_place_is_an_error(self):
         self.assertEqual(self.log.stat().st_mode & 0o077, 0)

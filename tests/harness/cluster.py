@@ -38,9 +38,9 @@ class JoinedCluster(FolderTest):
         """What a command printed, which ended well."""
         return run(self.PROGRAM, *words, cwd=self.folder).stdout
 
-    def start(self, *words):
+    def start(self, *words, **more):
         """Any server."""
-        self.server = Server(self.PROGRAM, *words)
+        self.server = Server(self.PROGRAM, *words, **more)
         self.addCleanup(self.server.stop)
         self.url = self.server.url
         return self.server

@@ -29,9 +29,9 @@ Status LimitCpuFeatures(std::string_view features);
 Status SetCpuActivations(std::string_view name);
 int CpuActivationLimbs();
 
-// The version of the arithmetic that docs/decisions/0017-bits-on-every-x86.md defines. Processes of
-// one class compute the same bits. Two limbs are a class of their own, and so is a processor
-// without fused multiply-add.
+// The version of the arithmetic that docs/decisions/0017-bits-on-every-x86.md and 0038 define.
+// Processes of one class compute the same bits. Two limbs are a class of their own, and so is a
+// processor without fused multiply-add.
 std::string CpuNumericClass();
 
 }  // namespace millrace::tensor

@@ -71,6 +71,12 @@ void CopyPairs(const Source<uint16_t>& from, int begin, int end, uint32_t* to) {
   }
 }
 
+// Leaves of pairs what counts as factors.
+void DropSmall(uint32_t* pairs, size_t count) {
+  auto* numbers = reinterpret_cast<uint16_t*>(pairs);
+  for (size_t i = 0; i < 2 * count; ++i) numbers[i] = BF16FactorOf(numbers[i]);
+}
+
 Status CheckParts(const PackSpec& spec) {
   if (spec.parts.empty()) return InvalidArgument("a weight has no parts");
   const HostMatrix& first = spec.parts[0];
@@ -165,13 +171,6 @@ void CpuPackedMatrix::PackPlainPanel(const PackSpec& spec, int i, T* panel) cons
 }
 
 void CpuPackedMatrix::PackBlockPanel(const PackSpec& spec, int i, uint32_t* panel) const {
-  CopyBlockPanel(spec, i, panel);
-  auto* numbers = reinterpret_cast<uint16_t*>(panel);
-  const size_t count = static_cast<size_t>(packed_k()) * kPanelWidth;
-  for (size_t j = 0; j < count; ++j) numbers[j] = BF16FactorOf(numbers[j]);
-}
-
-void CpuPackedMatrix::CopyBlockPanel(const PackSpec& spec, int i, uint32_t* panel) const {
   const auto sources = SourcesOf<uint16_t>(spec, n_, FirstOutput(i));
   for (int chain = 0; chain < chains_; ++chain) {
     const int start = ChainStart(chain), stop = ChainStart(chain + 1);
@@ -185,6 +184,8 @@ void CpuPackedMatrix::CopyBlockPanel(const PackSpec& spec, int i, uint32_t* pane
         const size_t unit = j / kUnitLanes;
         CopyPairs(sources[j], begin, end, to + unit * kUnitPairs * kUnitLanes + j % kUnitLanes);
       }
+      const int blocks = (end - begin + kBlockK - 1) / kBlockK;
+      DropSmall(to, static_cast<size_t>(blocks) * kBlockK * kUnitLanes);
       to += static_cast<size_t>(end - begin) * kUnitLanes;
     });
   }

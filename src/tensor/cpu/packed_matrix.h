@@ -92,7 +92,6 @@ class CpuPackedMatrix : public PackedMatrix {
   template <typename T>
   void PackPlainPanel(const PackSpec& spec, int i, T* panel) const;
   void PackBlockPanel(const PackSpec& spec, int i, uint32_t* panel) const;
-  void CopyBlockPanel(const PackSpec& spec, int i, uint32_t* panel) const;
   bool CanBeShort() const;
   bool IsWorthShortening(const PackSpec& spec) const;
   Status PackPlain(const PackSpec& spec, MemoryArena& arena, ThreadPool& pool);
