@@ -1,7 +1,6 @@
 // WeightDigests: the contents of a model's fingerprint, a digest of each chunk of each tensor. With
 // them a worker that holds some of a model's bytes can check these chunk by chunk. The digests
 // themselves may come from any peer, because the fingerprint verifies them.
-// The fingerprint is of the configuration, of every tensor's name, type and shape, and of the
 // The fingerprint covers the configuration, every tensor's name, type and shape, and the digests.
 // It does not depend on how the tensors are distributed over files. Weights up to kDigestWholeBytes
 // are digested whole; of larger ones, only the beginning of every chunk.
@@ -41,6 +40,10 @@ class WeightDigests {
 
   // 64 hexadecimal digits; equal on two machines if and only if they have the same model.
   const std::string& fingerprint() const { return fingerprint_; }
+  // A digest of all that is not in a chunk; and the files that the chunks are in.
+  const std::string& heads() const { return heads_; }
+  const std::vector<std::string>& paths() const { return paths_; }
+
   // Concatenated in the order of the chunks.
   std::span<const std::byte> digests() const { return digests_; }
 

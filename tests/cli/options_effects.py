@@ -315,6 +315,22 @@ def worker_populates(worker, _):
     check("kv-populate" not in threads_of(worker.process.pid), "memory is populated")
 
 
+def weight_cache_of(pid):
+    environment = pathlib.Path(f"/proc/{pid}/environ").read_text().split("\0")
+    home = next(v for v in environment if v.startswith("XDG_CACHE_HOME=")).partition("=")[2]
+    return pathlib.Path(home) / "millrace" / "weights"
+
+
+def no_weight_cache(server, _):
+    """Nothing is kept. test_weights_are_read_once sees what is kept without it."""
+    for pid in [server.process.pid, *server.workers().values()]:
+        check(not weight_cache_of(pid).exists(), "digests are kept")
+
+
+def worker_no_weight_cache(worker):
+    check(not weight_cache_of(worker.process.pid).exists(), "digests are kept")
+
+
 def bound_memory(pid, value):
     """All of the process's memory is bound to that node."""
     maps = pathlib.Path(f"/proc/{pid}/numa_maps").read_text()

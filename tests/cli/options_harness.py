@@ -47,7 +47,8 @@ class Running(processes.Server):
     def __init__(self, program, kind, folder, words, environment=None):
         self.program, self.kind, self.folder = program, kind, pathlib.Path(folder)
         self.joined = {}  # workers of ours
-        environment = {"NO_COLOR": "1", "XDG_RUNTIME_DIR": self.folder, **(environment or {})}
+        environment = {"NO_COLOR": "1", "XDG_RUNTIME_DIR": self.folder,
+                       "XDG_CACHE_HOME": self.folder / "cache", **(environment or {})}
         super().__init__(program, kind.split()[0], *words, env=os.environ | {
             name: str(value) for name, value in environment.items()})
 

@@ -165,6 +165,7 @@ def memory(kind, at):
     rows = {
         "--kv-policy": Row("orca-max", effects.reserves_whole_context),
         "--prefix-eviction": Row("slru", effects.evicts_by),
+        "--no-weight-cache": Row((), effects.no_weight_cache),
         "--config": Row(at.write("server.yaml", "served-model-name: [gamma]\n"),
                         lambda server, _: effects.names(server, "gamma")),
         "--log-level": Row("warning", effects.log_level),
@@ -291,6 +292,7 @@ def workers(at):
         "--activations": Row("bf16x2", effects.worker_kernels),
         "--kv-cache-memory": Row("3MiB", effects.worker_kv),
         "--populate-kv": Row("off", effects.worker_populates),
+        "--no-weight-cache": Row((), effects.worker_no_weight_cache),
         "--zone": Row("east", effects.worker_zone),
         "--price": Row("0.12 USD/h", effects.worker_price),
         "--spot": Row((), effects.worker_spot),

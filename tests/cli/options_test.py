@@ -220,7 +220,9 @@ class Worker(FolderTest):
         return server
 
     def worker(self, *words):
-        process = Process(PROGRAM, "worker", *words, env=os.environ | {"NO_COLOR": "1"})
+        cache = str(self.at.folder / "cache-of-workers")
+        process = Process(PROGRAM, "worker", *words,
+                          env=os.environ | {"NO_COLOR": "1", "XDG_CACHE_HOME": cache})
         self.addCleanup(process.stop)
         return process
 
@@ -317,6 +319,33 @@ class Worker(FolderTest):
         time.sleep(4)  # longer than a worker waits before it measures
         self.assertEqual(rates(), both)
         self.assertFalse(other.exists())
+
+    def test_weights_are_read_once(self):
+        """--weight-cache: kept by the first start, used by the next; what is damaged is read again."""
+        fingerprints, said = [], []
+
+        def start(*words):
+            server = Running(PROGRAM, "serve", self.at.folder, [MODEL, "--port", "0", *words])
+            self.addCleanup(server.end)
+            server.wait_until_ready()
+            fingerprints.append(server.complete()["system_fingerprint"])
+            said.append(server.output)
+            server.stop()
+
+        kept = self.at.folder / "cache" / "millrace" / "weights"
+        start("--no-weight-cache")
+        self.assertFalse(kept.exists())
+        start()
+        file, = kept.glob("digests-*")
+        start()
+        whole = file.read_bytes()
+        file.write_bytes(b"x" + whole[1:])
+        start()
+        self.assertEqual(file.read_bytes(), whole)
+        self.assertEqual(len(set(fingerprints)), 1)
+        for text in said[:3]:
+            self.assertNotIn("are read again", text)
+        self.assertIn("it is damaged; the weights are read again", said[3])
 
     def test_unlike_instruction_sets_share_a_request(self):
         """--cpu-features: layers 0-1 with AVX2, layers 2-3 with the best that there is, and the

@@ -244,7 +244,9 @@ void LayoutTest::Start(std::optional<Plan> plan, int automatic_stages) {
 
 std::string LayoutTest::AddWorker() {
   static const WorkerIdentity identity =
-      cluster::OpenWorkerModel(kModel, cluster::WeightsFrom::kDisk, clock_).value().identity;
+      cluster::OpenWorkerModel(kModel, cluster::WeightsFrom::kDisk, model::DigestCache(""), clock_)
+          .value()
+          .identity;
   Join join;
   join.name = fmt::format("w{}", workers_added_++);
   join.identity = identity;

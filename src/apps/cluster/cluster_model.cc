@@ -12,7 +12,6 @@
 #include "cluster/runtime/request_journal.h"
 #include "cluster/worker/worker_model.h"
 #include "model/describe.h"
-#include "model/weight_digests.h"
 #include "text/grammars.h"
 
 namespace millrace::apps {
@@ -116,7 +115,7 @@ Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::stri
   model.device_name = "workers that join";
   MR_ASSIGN_OR_RETURN(cluster::ControllerHostOptions options, ControllerOptionsFor(flags, model));
   SetLayout(cluster, options.controller);
-  MR_ASSIGN_OR_RETURN(const auto digests, model::WeightDigests::OfFolder(model.path.folder));
+  MR_ASSIGN_OR_RETURN(const auto digests, WeightCacheOf(flags.weight_cache).Of(model.path.folder));
   sched::ResultBounds bounds{model.spec.vocab_size, model.spec.hidden_size};
   if (const auto& table = options.controller.token_table) {
     bounds.grammars = text::Grammars::Of(*table);

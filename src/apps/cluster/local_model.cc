@@ -15,7 +15,6 @@
 #include "cluster/runtime/one_worker.h"
 #include "cluster/worker/worker_model.h"
 #include "model/model.h"
-#include "model/weight_digests.h"
 #include "ops/hub/fetch_model.h"
 #include "stage/model_stage.h"
 #include "tensor/devices/make_device.h"
@@ -62,8 +61,8 @@ Result<std::unique_ptr<model::Model>> LoadWeights(const EngineFlags& flags,
   return model::Model::Load(folder, device, load);
 }
 
-Result<std::string> FingerprintOf(const std::string& folder) {
-  MR_ASSIGN_OR_RETURN(const auto digests, model::WeightDigests::OfFolder(folder));
+Result<std::string> FingerprintOf(const std::string& folder, const model::DigestCache& cache) {
+  MR_ASSIGN_OR_RETURN(const auto digests, cache.Of(folder));
   return digests.fingerprint();
 }
 
@@ -113,7 +112,8 @@ Result<std::unique_ptr<LocalModel>> LoadLocalModel(const EngineFlags& flags,
   if (const std::string advice = NumaAdvice(); !advice.empty()) MR_LOG(warn, "{}", advice);
   std::future<Result<std::string>> fingerprint;
   if (options.serves) {
-    fingerprint = std::async(std::launch::async, FingerprintOf, model->path.folder);
+    fingerprint = std::async(std::launch::async, FingerprintOf, model->path.folder,
+                             WeightCacheOf(flags.weight_cache));
   }
   MR_ASSIGN_OR_RETURN(auto weights, LoadWeights(flags, model->path.folder, *device, options));
   if (fingerprint.valid()) {

@@ -170,6 +170,7 @@ std::unique_ptr<Command> MakeServeCommand() {
   AddEngineOptions(*command, &flags->engine);
   AddMaxWaitingOption(*command, &flags->engine);
   AddPopulateKvOption(*command, kMemoryGroup, &flags->engine.populate_kv);
+  AddWeightCacheOption(*command, kMemoryGroup, &flags->engine.weight_cache);
   AddEngineSeedOption(*command, &flags->engine);
   AddGeneralOptions(*command);
   DescribeClusterMeaning(*command);

@@ -115,6 +115,7 @@ std::vector<ops::ChildSpec> WorkerSpecs(const UpFlags& flags, int workers, const
                  std::to_string(kv_bytes),
                  "--populate-kv",
                  PopulateKvText(engine.populate_kv),
+                 engine.weight_cache ? "--weight-cache" : "--no-weight-cache",
                  "--notice-source",  // it takes all of them away, so none could relieve another
                  "none",
                  "--log-level",
@@ -251,6 +252,7 @@ std::unique_ptr<Command> MakeUpCommand() {
   AddEngineOptions(*command, &flags->serve.engine);
   AddMaxWaitingOption(*command, &flags->serve.engine);
   AddPopulateKvOption(*command, kMemoryGroup, &flags->serve.engine.populate_kv);
+  AddWeightCacheOption(*command, kMemoryGroup, &flags->serve.engine.weight_cache);
   AddEngineSeedOption(*command, &flags->serve.engine);
   AddGeneralOptions(*command);
   DescribeSharedOptions(*command);

@@ -44,6 +44,7 @@ struct WorkerFlags {
   std::optional<int> threads, max_model_len;
   std::optional<int64_t> kv_bytes, extra_bytes;
   PopulateKv populate_kv;
+  bool weight_cache = true;
   cluster::WeightsFrom weights = cluster::WeightsFrom::kAuto;
   std::string zone;
   std::optional<double> price_usd_per_hour;
@@ -87,8 +88,9 @@ Status RunWorker(const WorkerFlags& flags) {
   const SteadyClock clock;
   ops::ProcessDeadline deadline(clock);  // outlives what may not end in time
   MR_ASSIGN_OR_RETURN(const std::string folder, ModelOf(flags));
-  MR_ASSIGN_OR_RETURN(const cluster::WorkerModel model,
-                      cluster::OpenWorkerModel(folder, flags.weights, clock));
+  MR_ASSIGN_OR_RETURN(
+      const cluster::WorkerModel model,
+      cluster::OpenWorkerModel(folder, flags.weights, WeightCacheOf(flags.weight_cache), clock));
   cluster::WorkerProcessOptions options;
   options.controllers = flags.join;
   options.control_address = flags.listen;
@@ -242,6 +244,7 @@ std::unique_ptr<Command> MakeWorkerCommand() {
   command->Add("Memory and threads", BytesOption("kv-cache-memory", &flags->kv_bytes),
                "Memory for the KV of all requests [default: 40 % of the free memory]");
   AddPopulateKvOption(*command, "Memory and threads", &flags->populate_kv);
+  AddWeightCacheOption(*command, "Memory and threads", &flags->weight_cache);
   command->Add("Memory and threads", BytesOption("weights-extra", &flags->extra_bytes),
                "Memory that a change of plan may take beside the layers that serve; a plan that "
                "needs more is given up [default: what these and their KV leave]");

@@ -6,6 +6,7 @@
 
 #include "base/units.h"
 #include "cluster/worker/worker_model.h"
+#include "ops/profile/profile_cache.h"
 
 namespace millrace::apps {
 namespace {
@@ -202,6 +203,19 @@ void AddPopulateKvOption(Command& command, const char* group, PopulateKv* popula
 std::string PopulateKvText(const PopulateKv& populate) {
   if (!populate) return "auto";
   return *populate == 0 ? "off" : std::to_string(*populate);
+}
+
+void AddWeightCacheOption(Command& command, const char* group, bool* weight_cache) {
+  command
+      .Add(group, FlagOption("weight-cache", weight_cache),
+           "Keep digests of the weights in $XDG_CACHE_HOME/millrace, or ~/.cache/millrace, so that "
+           "the next start need not read files again that have not changed")
+      .negatable = true;
+}
+
+model::DigestCache WeightCacheOf(bool weight_cache) {
+  const std::string folder = weight_cache ? ops::DefaultCacheFolder() : "";
+  return model::DigestCache(folder.empty() ? "" : folder + "/weights");
 }
 
 Option& AddPrefixCachingOption(Command& command, const char* group, EngineFlags* flags) {

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "core/cluster_spec.h"
 #include "core/latency_limits.h"
+#include "model/digest_cache.h"
 #include "sched/scheduler.h"
 #include "text/content_format.h"
 
@@ -30,6 +31,7 @@ struct EngineFlags {
   std::optional<int> num_blocks;    // --num-gpu-blocks-override
   std::optional<int64_t> kv_bytes;  // --kv-cache-memory
   PopulateKv populate_kv;
+  bool weight_cache = true;
   int max_num_seqs = 128;
   int max_num_batched_tokens = 2048;
   int max_waiting = 4096;  // --max-waiting of servers
@@ -57,6 +59,8 @@ inline constexpr char kMemoryGroup[] = "Memory and scheduling";
 void AddMaxWaitingOption(Command& command, EngineFlags* flags);
 // For servers and workers.
 void AddPopulateKvOption(Command& command, const char* group, PopulateKv* populate);
+void AddWeightCacheOption(Command& command, const char* group, bool* weight_cache);
+model::DigestCache WeightCacheOf(bool weight_cache);
 // As --populate-kv takes it.
 std::string PopulateKvText(const PopulateKv& populate);
 void AddBlockSizeOption(Command& command, const char* group, EngineFlags* flags);

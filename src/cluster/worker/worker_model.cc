@@ -257,12 +257,13 @@ LoadedShard Loader::Load(const LoadShard& load, const std::shared_ptr<stage::Sta
 
 // The digests of the folder's weights; kNotFound if it lacks weights or does not exist.
 Result<std::shared_ptr<const model::WeightDigests>> OpenOnDisk(const std::string& name,
+                                                               const model::DigestCache& cache,
                                                                WorkerModel& model) {
   MR_ASSIGN_OR_RETURN(const model::ModelPath path, model::FindModel(name));
   model.folder = path.folder;
   MR_LOG(info, "reading {}", path.folder);
   MR_ASSIGN_OR_RETURN(const model::ModelDescription description, model::DescribeModel(path.folder));
-  MR_ASSIGN_OR_RETURN(auto digests, model::WeightDigests::OfFolder(path.folder));
+  MR_ASSIGN_OR_RETURN(auto digests, cache.Of(path.folder));
   model.identity.model_fingerprint = digests.fingerprint();
   model.identity.kv_layout = KvLayoutName(description.spec);
   model.on_disk = true;
@@ -275,12 +276,13 @@ std::string KvLayoutName(const ModelSpec& spec) {
   return fmt::format("dense-1 {} {}x{}", DTypeName(spec.dtype), spec.num_kv_heads, spec.head_dim);
 }
 
-Result<WorkerModel> OpenWorkerModel(const std::string& name, WeightsFrom from, const Clock& clock) {
+Result<WorkerModel> OpenWorkerModel(const std::string& name, WeightsFrom from,
+                                    const model::DigestCache& cache, const Clock& clock) {
   WorkerModel model;
   model.folder = name;
   // A worker says its class before it has a device.
   model.identity.numeric_class = tensor::CpuNumericClass();
-  const auto digests = OpenOnDisk(name, model);
+  const auto digests = OpenOnDisk(name, cache, model);
   if (const Status& found = digests.status(); !found.ok()) {
     std::error_code error;
     const bool may_fetch =

@@ -12,6 +12,7 @@
 #include "cluster/worker/worker_host.h"
 #include "core/worker_messages.h"
 #include "model/describe.h"
+#include "model/digest_cache.h"
 
 namespace millrace::cluster {
 
@@ -48,9 +49,10 @@ struct WorkerModel {
   std::shared_ptr<WeightExchange> weights;  // serves others; fetches `from_peers`
 };
 // `model`: a folder, or a name in the Hugging Face cache. Reads weights that are on disk once, for
-// the fingerprint. kAuto, kDisk: errors as of FindModel and Model::Load. kAuto accepts a folder
-// that lacks files, kPeer also one that does not exist yet.
-Result<WorkerModel> OpenWorkerModel(const std::string& model, WeightsFrom from, const Clock& clock);
+// the fingerprint, unless their digests are in the cache. kAuto, kDisk: errors as of FindModel and
+// Model::Load. kAuto accepts a folder that lacks files, kPeer also one that does not exist yet.
+Result<WorkerModel> OpenWorkerModel(const std::string& model, WeightsFrom from,
+                                    const model::DigestCache& cache, const Clock& clock);
 
 std::string KvLayoutName(const ModelSpec& spec);
 
