@@ -14,6 +14,8 @@ namespace {
 constexpr char kModelGroup[] = "Model";
 constexpr int kBlocksMax = 1 << 28;
 constexpr int kWaitingMax = 1 << 20;
+// Of a server on processors: docs/decisions/0022-step-limits.md.
+constexpr int kStepTokens = 512;
 constexpr double kMemoryShareMost = 0.9;  // for KV that is asked for; computing needs the rest
 
 Status SetBlockSize(const std::string& text, int* target) {
@@ -158,16 +160,24 @@ void AddContentFormatOption(Command& command, const char* group, EngineFlags* fl
 }
 
 void AddStepOptions(Command& command, const char* group, EngineFlags* flags) {
-  command.Add(
-      group,
+  Option sequences =
       Noted(IntOption("max-num-seqs", "N", &flags->max_num_seqs, 1, ServerSizes::kNumSeqsMax),
-            &flags->max_num_seqs, &flags->given.max_num_seqs),
-      "Maximum number of sequences in one step");
+            &flags->max_num_seqs, &flags->given.max_num_seqs);
+  // A step has room for a token of each sequence, unless somebody asks for less.
+  sequences.set = [set = std::move(sequences.set), flags](const std::vector<std::string>& values) {
+    MR_RETURN_IF_ERROR(set(values));
+    if (!flags->given.max_num_batched_tokens) {
+      flags->max_num_batched_tokens = std::max(flags->max_num_batched_tokens, flags->max_num_seqs);
+    }
+    return OkStatus();
+  };
+  command.Add(group, std::move(sequences), "Maximum number of sequences in one step");
   command.Add(group,
               Noted(IntOption("max-num-batched-tokens", "N", &flags->max_num_batched_tokens, 1,
                               ServerSizes::kNumBatchedTokensMax),
                     &flags->max_num_batched_tokens, &flags->given.max_num_batched_tokens),
-              "Maximum number of tokens in one step; longer prompts are computed in chunks");
+              "Maximum number of tokens in one step; longer prompts are computed in chunks. With "
+              "fewer, several clients get their first tokens earlier, and the others later");
 }
 
 void AddMaxWaitingOption(Command& command, EngineFlags* flags) {
@@ -235,6 +245,7 @@ void AddSchedulingOptions(Command& command, EngineFlags* flags) {
 }
 
 void AddEngineOptions(Command& command, EngineFlags* flags) {
+  flags->max_num_batched_tokens = kStepTokens;
   AddModelOptions(command, flags);
   AddMemoryOptions(command, flags);
   AddPrefixCachingOption(command, kMemoryGroup, flags).help =

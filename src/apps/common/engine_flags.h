@@ -33,8 +33,8 @@ struct EngineFlags {
   PopulateKv populate_kv;
   bool weight_cache = true;
   int max_num_seqs = 128;
-  int max_num_batched_tokens = 2048;
-  int max_waiting = 4096;  // --max-waiting of servers
+  int max_num_batched_tokens = 2048;  // AddEngineOptions sets what this machine's servers have
+  int max_waiting = 4096;             // --max-waiting of servers
   bool prefix_caching = true;
   std::string prefix_eviction{kv::kLru};
   sched::PreemptionMode preemption = sched::PreemptionMode::kAuto;

@@ -140,5 +140,22 @@ TEST(EngineFlags, ContradictionsAreRefused) {
   EXPECT_FALSE(ValidateEngineFlags(flags).ok());
 }
 
+// Decision 0022: 512 where this machine computes; a step has room for a token of each sequence.
+TEST(EngineFlags, StepsAreAsLargeAsTheSequencesNeed) {
+  Command command;
+  EngineFlags flags;
+  AddEngineOptions(command, &flags);
+  EXPECT_EQ(flags.max_num_batched_tokens, 512);
+  const auto set = [&](const char* option, const char* value) {
+    EXPECT_TRUE(command.Named(option).set({value}).ok());
+    return flags.max_num_batched_tokens;
+  };
+  EXPECT_EQ(set("max-num-seqs", "64"), 512);
+  EXPECT_EQ(set("max-num-seqs", "1024"), 1024);
+  EXPECT_EQ(set("max-num-batched-tokens", "300"), 300);
+  EXPECT_EQ(set("max-num-seqs", "1024"), 300) << "what is given stays, and is refused";
+  EXPECT_FALSE(ValidateEngineFlags(flags).ok());
+}
+
 }  // namespace
 }  // namespace millrace::apps
