@@ -12,8 +12,9 @@ namespace millrace::sim::fault {
 namespace {
 
 constexpr Duration kTick = Duration::Millis(250);
-// Requests whose class does not come back fail before they count as starved.
-constexpr Duration kWaitingLimitOfClasses = Duration::Seconds(10);
+// Requests whose class does not come back fail before they count as starved, and none fails during
+// the longest pause (9 s) and the loads after it.
+constexpr Duration kWaitingLimitOfClasses = Duration::Seconds(20);
 
 size_t BytesOf(const ToWorker& message) {
   const auto* step = std::get_if<PipelineStep>(&message);
