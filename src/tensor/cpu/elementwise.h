@@ -23,8 +23,8 @@ void FinishRows(Rows x, const float* bias, Rows residual, Rows y);
 // y = x rounded to bf16. REQUIRES: y does not begin after x, nor has longer rows; then they may
 // share memory.
 void RoundRows(Rows x, Rows y);
-// y[i] = e^((x[i] - top) * scale): what a softmax at a temperature adds up. REQUIRES: no x[i] is
-// above `top`, scale >= 0.
+// y[i] = e^((x[i] - top) * scale): what a softmax at a temperature adds up; exactly 0 below 2^-50.
+// REQUIRES: no x[i] is above `top`, scale >= 0.
 void ExpRow(std::span<const float> x, float top, float scale, float* y);
 void EmbedRows(const HostMatrix& table, const int32_t* ids, Rows y, bool add);
 
