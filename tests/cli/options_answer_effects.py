@@ -3,6 +3,7 @@ of them is stored. options_effects.py has the others."""
 import json
 import pathlib
 
+from harness.waiting import wait_for
 from options_effects import check, same
 
 
@@ -52,8 +53,14 @@ def pings(server, _):
 
 def request_log(server, value):
     answer = server.complete(temperature=1)
-    line = json.loads(pathlib.Path(value).read_text().splitlines()[-1])
-    same((line["id"], line["answers"][0]["finish_reason"]), (answer["id"], "length"))
+
+    def written():  # by a thread, which the answer does not wait for
+        whole = pathlib.Path(value).read_text().rpartition("\n")[0]
+        lines = [json.loads(line) for line in whole.splitlines()]
+        return next((line for line in lines if line["id"] == answer["id"]), None)
+
+    line = wait_for(written, "the request is in the log")
+    same(line["answers"][0]["finish_reason"], "length")
     same(server.json(line["route"], line["request"])["choices"][0]["token_ids"],
          line["answers"][0]["token_ids"])
 
