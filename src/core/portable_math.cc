@@ -59,7 +59,7 @@ void PortableTurns(std::span<const float> angles, std::span<float> cos, std::spa
   MR_CHECK(cos.size() == angles.size() && sin.size() == angles.size());
   float most = 0;
   for (float angle : angles) most = std::max(most, angle < 0 ? -angle : angle);
-  MR_CHECK(most < 0x1p23f) << most;
+  MR_CHECK(most < 0x1p24f) << most;
   for (size_t i = 0; i < angles.size(); ++i) Turn(angles[i], cos[i], sin[i]);
 }
 

@@ -10,7 +10,7 @@
 namespace millrace {
 
 // The floats nearest to each angle's cosine and sine, which are 1e-15 off before they are rounded.
-// REQUIRES: equal sizes; |angle| < 2^23.
+// REQUIRES: equal sizes; |angle| < 2^24.
 void PortableTurns(std::span<const float> angles, std::span<float> cos, std::span<float> sin);
 
 // To about one unit in the last place. REQUIRES: x is positive, normal and finite.

@@ -88,7 +88,8 @@ Result<WeightDigests> DigestCache::Of(const std::string& model_folder) const {
 void DigestCache::Keep(const std::string& path, const WeightDigests& digests) const {
   std::error_code failed;
   std::filesystem::create_directories(folder_, failed);
-  const Status written = WriteFileAtomically(path, Encode(digests));
+  // The workers of one machine may keep the same digests at the same time.
+  const Status written = WriteFileWithMode(path, Encode(digests), 0600, ExistingFile::kReplace);
   if (!written.ok()) {
     MR_LOG(warn, "the digests of the weights are not kept for the next start: {}",
            written.message());

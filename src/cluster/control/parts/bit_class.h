@@ -18,9 +18,9 @@ namespace millrace::cluster {
 
 using BitClass = StrongId<struct BitClassTag>;
 
-// "fp_" and 16 hexadecimal digits of all that decides the bits of an answer besides the request;
-// then
-// "_" and the numeric class, if it is made of letters, digits, "-" and ".".
+// "fp_" and 16 hexadecimal digits of all that decides the bits of an answer besides the request,
+// and
+// "_" and the numeric class if that is made of letters, digits, "-" and ".".
 std::string BitsFingerprint(std::string_view model_fingerprint, std::string_view numeric_class,
                             std::string_view kv_layout);
 
